@@ -1,0 +1,50 @@
+# `make help` lists what there is. Written for any POSIX make, macOS's 3.81 included.
+
+PY = .venv/bin/python
+READY = sh .ci/python.sh .ci/environment.py
+
+help:
+	@echo 'make lab          set up on first use, then open the first notebook in JupyterLab'
+	@echo 'make test         set up, then run all tests and re-run all notebooks (at most 25 minutes on 2 cores)'
+	@echo 'make test-long    the tests that take longer'
+	@echo 'make notebooks    re-execute all notebooks and store their outputs and figures'
+	@echo 'make experiments  train what the notebooks compare; writes figures/experiments.json'
+	@echo 'make bench        measure training and generation speed on this machine'
+	@echo 'make clean        remove .venv and all caches; trained models stay'
+	@echo 'PYTHON=/path/to/python3.12 chooses the Python; all PIP_* settings are honoured.'
+
+lab:
+	@$(READY) lab
+	@$(PY) .ci/lab.py
+
+# The toy is trained before nbval starts: a cell has 120 seconds, and compares only what it computes.
+test:
+	@$(READY) test
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m transformer_lib.toy
+	$(PY) -m pytest -m 'not long'
+	$(PY) -m pytest --nbval --nbval-current-env --nbval-cell-timeout 120 notebooks/
+
+test-long:
+	@$(READY) test
+	$(PY) -m transformer_lib.toy
+	$(PY) -m pytest -m long
+
+notebooks:
+	@$(READY) test
+	$(PY) -m transformer_lib.lessons.build
+
+experiments:
+	@$(READY) lab
+	$(PY) -m transformer_lib experiments
+
+bench:
+	@$(READY) lab
+	$(PY) -m transformer_lib bench
+
+clean:
+	rm -rf .venv .venv.lock build *.egg-info .pytest_cache .ruff_cache .hypothesis .ipynb_checkpoints
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: help lab test test-long notebooks experiments bench clean
