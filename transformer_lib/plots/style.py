@@ -1,0 +1,163 @@
+"""The one plot style of the course: colours, fonts, and how a figure becomes a picture in a notebook.
+
+Colours are those of Okabe and Ito (2008), which readers with any common colour blindness can tell apart. Figures are
+made without pyplot, so no figure stays alive behind the notebook's back. A picture brings its own opaque white
+background and is therefore as readable in JupyterLab's dark theme as in the light one.
+"""
+
+import base64
+import io
+import os
+import textwrap
+
+import matplotlib
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from PIL import Image
+
+COLOURS = {
+    "black": "#222222",
+    "grey": "#767676",
+    "blue": "#0072B2",
+    "orange": "#E69F00",
+    "green": "#009E73",
+    "red": "#D55E00",
+    "purple": "#CC79A7",
+    "sky": "#56B4E9",
+    "yellow": "#F0E442",
+}
+CYCLE = [COLOURS[name] for name in ("blue", "red", "green", "orange", "purple", "sky", "black")]
+SEQUENTIAL = "cividis"  # for quantities from nothing to much: weights, probabilities
+DIVERGING = "RdBu_r"  # for signed quantities: always with limits symmetric around 0
+
+DPI = 100  # CSS pixels per inch: a figure 8 in wide is 800 pixels wide on the page
+DENSITY = 2  # picture pixels per CSS pixel, for sharp text on today's screens
+FONT_SIZE = 11.5
+PROJECTOR_FACTOR = 1.3
+PROJECTOR_SWITCH = "TRANSFORMER_PROJECTOR"  # environment variable: "1" starts with the larger fonts
+STATIC_SWITCH = "EXPLORER_STATIC"  # environment variable: set while notebooks are executed to be stored
+
+
+def is_static() -> bool:
+    """True while `make notebooks` executes a notebook: pictures only, no live widgets."""
+    return bool(os.environ.get(STATIC_SWITCH))
+
+
+def font_scale() -> float:
+    """The factor on every font size of the course: 1, or larger when a projector is switched on."""
+    return matplotlib.rcParams["font.size"] / FONT_SIZE
+
+
+def projector(on: bool = True) -> None:
+    """Draw all following figures with larger fonts and thicker lines, for a room; `projector(False)` goes back."""
+    factor = PROJECTOR_FACTOR if on else 1.0
+    size = FONT_SIZE * factor
+    matplotlib.rcParams.update(
+        {
+            "font.family": "DejaVu Sans",
+            "font.size": size,
+            "axes.titlesize": size,
+            "axes.labelsize": size,
+            "xtick.labelsize": size * 0.96,
+            "ytick.labelsize": size * 0.96,
+            "legend.fontsize": size * 0.96,
+            "figure.titlesize": size * 1.13,
+            "figure.titleweight": "bold",
+            "axes.titlelocation": "left",
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.edgecolor": COLOURS["grey"],
+            "axes.prop_cycle": matplotlib.cycler(color=CYCLE),
+            "axes.grid": False,
+            "grid.color": "#DDDDDD",
+            "grid.linewidth": 0.8,
+            "lines.linewidth": 2.0 * factor,
+            "legend.frameon": False,
+            "figure.facecolor": "white",
+            "savefig.facecolor": "white",
+            "image.cmap": SEQUENTIAL,
+            "image.interpolation": "nearest",
+            "text.color": COLOURS["black"],
+            "axes.labelcolor": COLOURS["black"],
+            "axes.titlecolor": COLOURS["black"],
+            "xtick.color": "#444444",
+            "ytick.color": "#444444",
+            "figure.constrained_layout.h_pad": 0.06,
+            "figure.constrained_layout.w_pad": 0.06,
+        }
+    )
+
+
+projector(os.environ.get(PROJECTOR_SWITCH, "") == "1")
+
+
+def new_figure(width: float = 8.0, height: float = 3.0) -> Figure:
+    """An empty figure (inches) in the course's style, with its own canvas; draw with `fig.subplots(...)`.
+
+    Wider than 8 in would shrink on a page 900 pixels wide, and its fonts with it, so that is refused.
+    """
+    if not 0 < width <= 8.0:
+        raise ValueError(f"a figure is at most 8 in wide, so that it fits a page of 900 pixels; got {width}")
+    fig = Figure(figsize=(width, height), dpi=DPI * DENSITY, layout="constrained")
+    FigureCanvasAgg(fig)
+    return fig
+
+
+def pixels(fig: Figure) -> np.ndarray:
+    """Draw the figure and return its pixels, (height, width, 3) uint8."""
+    fig.canvas.draw()
+    return np.asarray(fig.canvas.buffer_rgba())[..., :3]
+
+
+def png(image: np.ndarray, small: bool = False) -> bytes:
+    """Encode pixels (height, width, 3) as PNG: quickly, or `small` (256 colours, strongest compression) to be stored."""
+    picture = Image.fromarray(image)
+    if small:
+        picture = picture.quantize(256, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+    stream = io.BytesIO()
+    picture.save(stream, "png", compress_level=9 if small else 1, dpi=(DPI * DENSITY, DPI * DENSITY))
+    return stream.getvalue()
+
+
+def png_bundle(image: np.ndarray, *, text: str, alt: str, name: str | None):
+    """The data and metadata of a notebook output: the picture at half its pixels, its alt text, and its words."""
+    data = {"text/plain": text, "image/png": base64.b64encode(png(image, small=is_static())).decode()}
+    shown = {"width": image.shape[1] // DENSITY, "height": image.shape[0] // DENSITY, "alt": alt}
+    return data, {"image/png": shown | ({"name": name} if name else {})}
+
+
+class Picture:
+    """A finished figure as a cell's result: a PNG with alt text where pictures can be shown, its words elsewhere.
+
+    `name` is the file's name under figures/, where `make notebooks` (and nothing else) writes the stored picture.
+    """
+
+    def __init__(self, fig: Figure, *, name: str, title: str, alt: str):
+        if not alt.strip():
+            raise ValueError(f"the figure {name!r} needs an alt text: say in words what there is to see")
+        self.fig, self.name, self.title, self.alt = fig, name, title, " ".join(alt.split())
+        self.image = pixels(fig)
+
+    def __repr__(self) -> str:
+        return f"Figure: {self.title}\n" + textwrap.fill(self.alt, 110)
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        return png_bundle(self.image, text=repr(self), alt=f"{self.title}. {self.alt}", name=self.name)
+
+
+def show(fig: Figure, *, name: str, title: str, alt: str) -> Picture:
+    """Put the title (what to see) above the figure and return it as a `Picture`: make it the last line of a cell.
+
+    `alt` says in one or two sentences what a reader who cannot see the figure should know.
+    """
+    if title:
+        set_title(fig, title)
+    return Picture(fig, name=name, title=title, alt=alt)
+
+
+def set_title(fig: Figure, title: str) -> None:
+    """A bold title at the figure's upper left, broken into lines where it would leave the figure."""
+    size = matplotlib.rcParams["figure.titlesize"]
+    letters = int(fig.get_figwidth() * 72 / (size * 0.62))  # a bold DejaVu letter is about 0.62 of its size wide
+    fig.suptitle(textwrap.fill(title, letters), x=0.012, ha="left")
