@@ -1,0 +1,207 @@
+"""A picture with controls that follows them quickly, says in words what it shows, and never hides an error.
+
+How it works. A matplotlib figure is built once and its artists are changed in place; it is laid out once and then the
+layout engine is switched off; it is encoded as PNG with the weakest compression at twice the page's density and put
+into an `ipywidgets.Image`. That is two to three times faster than `ipywidgets.interact` and never flickers. While a
+slider is dragged, ipywidgets itself sends the next value only when the last one was answered, so nothing queues up.
+
+JupyterLab hides exceptions of widget callbacks. An explorer catches them and shows them in the page.
+
+`ipywidgets.Image` has no alt text. Its tooltip becomes the image's `title`, which screen readers fall back on: it
+carries the summary, as does the live line of text below the picture.
+"""
+
+import html
+import time
+import traceback
+
+import ipywidgets as widgets
+import matplotlib
+import numpy as np
+
+from transformer_lib.plots.style import DENSITY, DPI, is_static, new_figure, pixels, png, png_bundle, set_title
+
+LONGEST_TEXT = 200  # letters a learner may type before the text is cut
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+TYPED = (widgets.Text, widgets.Textarea)
+
+
+def clip_text(text: str, longest: int = LONGEST_TEXT, instead: str = "Once upon a time") -> tuple[str, str]:
+    """What to show for a text that a learner typed: (the text, cut if need be; a note for the summary, or "")."""
+    if not text.strip():
+        return instead, f' (the box is empty: showing "{instead}")'
+    if len(text) > longest:
+        return text[:longest], f" (only the first {longest} of {len(text):,} letters are used)"
+    return text, ""
+
+
+class _Shell:
+    """Controls, a picture, a line of text and a place for errors. Subclasses say how the picture is made and shown."""
+
+    def __init__(self, controls: dict, *, title: str, name: str, picture: widgets.DOMWidget):
+        self.title, self.name, self.controls = title, name, controls
+        self.caption = widgets.HTML(_caption(self.summary))
+        self.error = widgets.HTML("")
+        self.picture = picture
+        for control in controls.values():
+            _arrange(control)
+            control.observe(self._follow, "value")
+        row = widgets.Box(
+            list(controls.values()), layout=widgets.Layout(display="flex", flex_flow="row wrap", width="100%")
+        )
+        self.widget = widgets.VBox(
+            [row, picture, self.caption, self.error], layout=widgets.Layout(width="100%", overflow="hidden")
+        )
+
+    def values(self) -> dict:
+        """The present value of each control, by name."""
+        return {name: control.value for name, control in self.controls.items()}
+
+    def _follow(self, _change=None) -> None:
+        """Draw again. An exception is shown below the picture, and goes away with the next value that works."""
+        try:
+            self._draw()
+            self.caption.value, self.error.value = _caption(self.summary), ""
+        except Exception as error:
+            self.error.value = _alert(error)
+
+    def measure(self, n: int = 20) -> list[float]:
+        """Milliseconds from a changed control to the new picture, `n` times per control. Leaves the values as found."""
+        times = []
+        for control in self.controls.values():
+            before, choices = control.value, alternatives(control)
+            for k in range(n):
+                start = time.perf_counter()
+                control.value = choices[k % len(choices)]
+                times.append(1e3 * (time.perf_counter() - start))
+            control.value = before
+        return times
+
+    def __repr__(self) -> str:
+        return f"{self.title}: {self.summary}"
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        image = self._pixels() if not is_static() else np.vstack([self._pixels(), self._footer()])
+        data, metadata = png_bundle(image, text=repr(self), alt=repr(self), name=self.name)
+        if not is_static():
+            data[WIDGET_VIEW] = self.widget._repr_mimebundle_()[WIDGET_VIEW]
+        return data, metadata
+
+    def _footer(self) -> np.ndarray:
+        """For readers without a kernel: the summary and what could be moved, as a strip below the picture."""
+        names = ", ".join(control.description for control in self.controls.values())
+        fig = new_figure(self._pixels().shape[1] / DPI / DENSITY, 0.7)
+        size = matplotlib.rcParams["font.size"]
+        _fit(fig, fig.text(0.012, 0.75, self.summary, va="center", size=size, parse_math=False))
+        hint = f"▸ A picture of an explorer. Run this cell to change: {names}"
+        _fit(fig, fig.text(0.012, 0.28, hint, va="center", size=size * 0.96, color="#555555", parse_math=False))
+        return pixels(fig)
+
+
+class Explorer(_Shell):
+    """A matplotlib figure with controls.
+
+    build: called once as `build(fig)`; makes the artists and returns `update(**values) -> summary`, which changes them
+        in place and says in one line, with rounded numbers, what there is to see. Axes limits must hold every value.
+    controls: {name of update's argument: an ipywidgets control with a `description`}.
+    name: the picture's file name under figures/. figsize: inches, at most 8 wide.
+    """
+
+    def __init__(self, build, controls: dict, *, title: str, name: str, figsize: tuple[float, float] = (8.0, 3.2)):
+        self.figure, self.controls = new_figure(*figsize), controls
+        set_title(self.figure, title)
+        self.update = build(self.figure)
+        self.summary = self.update(**self.values())  # not caught: a bug must fail the cell, and with it the tests
+        self.figure.canvas.draw()
+        self.figure.set_layout_engine("none")  # laid out once: axes do not jump, and drawing takes half the time
+        width = widgets.Layout(width="100%", max_width=f"{int(figsize[0] * DPI)}px", height="auto", object_fit="contain")
+        picture = widgets.Image(format="png", value=self.png(), layout=width, tooltip=self.summary)
+        super().__init__(controls, title=title, name=name, picture=picture)
+
+    def _pixels(self) -> np.ndarray:
+        return pixels(self.figure)
+
+    def png(self) -> bytes:
+        """The picture as it is now."""
+        return png(self._pixels())
+
+    def _draw(self) -> None:
+        self.summary = self.update(**self.values())
+        self.picture.value = self.png()
+        self.picture.tooltip = self.summary
+
+
+class HtmlExplorer(_Shell):
+    """A small drawing with controls whose parts explain themselves under the mouse, drawn as SVG in the page.
+
+    draw: `draw(**values) -> (Drawing, summary)`. The same drawing becomes a PNG where there is no kernel.
+    """
+
+    def __init__(self, draw, controls: dict, *, title: str, name: str):
+        self.draw, self.controls, self.title = draw, controls, title
+        self.drawing, self.summary = draw(**self.values())
+        super().__init__(controls, title=title, name=name, picture=widgets.HTML(self._svg()))
+
+    def _svg(self) -> str:
+        return self.drawing.svg(label=f"{self.title}: {self.summary}", title=self.title)
+
+    def _pixels(self) -> np.ndarray:
+        return self.drawing.pixels(self.title)
+
+    def _draw(self) -> None:
+        self.drawing, self.summary = self.draw(**self.values())
+        self.picture.value = self._svg()
+
+
+def alternatives(control) -> list:
+    """Values to try a control with: its ends and some between, all its options, or awkward texts."""
+    if hasattr(control, "options"):
+        return list(control._options_values)
+    if isinstance(control, TYPED):
+        return ["Lily has a ball.", "", "a" * 3000, "שלום 🙂 \x07\t<b>&", control.value]
+    if isinstance(control.value, bool):
+        return [not control.value, control.value]
+    low, high = control.min, control.max
+    if isinstance(control, widgets.FloatLogSlider):
+        return [control.base**x for x in (low, (low + high) / 2, high)]
+    kind = type(control.value)
+    return [low, kind(low + (high - low) / 3), kind(low + (high - low) / 2), high]
+
+
+def _arrange(control) -> None:
+    """Labels are never cut, controls stand side by side where there is room; typing waits for Enter."""
+    if "description_width" in control.style.keys:
+        control.style.description_width = "initial"
+    control.layout.width = "100%" if isinstance(control, TYPED) else "auto"
+    control.layout.min_width, control.layout.max_width = "min(100%, 17em)", "min(100%, 50em)"
+    control.layout.flex = "1 1 17em" if isinstance(control, TYPED) else "0 1 auto"
+    control.layout.margin = "2px 18px 2px 2px"
+    if isinstance(control, TYPED):
+        control.continuous_update = False
+    if control.tooltip is None:
+        control.tooltip = control.description
+
+
+def _fit(fig, text) -> None:
+    """Shorten the text with … until it stays inside the figure."""
+    words, limit = text.get_text(), fig.bbox.width * 0.985
+    while words and text.get_window_extent(fig.canvas.get_renderer()).x1 > limit:
+        words = words[:-3]
+        text.set_text(words.rstrip(" ,:;") + "…")
+
+
+def _caption(summary: str) -> str:
+    style = "color: var(--jp-ui-font-color1, inherit); line-height: 1.45; max-width: 800px; white-space: normal"
+    return f'<div class="explorer-summary" role="status" aria-live="polite" style="{style}">{html.escape(summary)}</div>'
+
+
+def _alert(error: Exception) -> str:
+    """One sentence, and the traceback folded below it."""
+    sentence = html.escape(f"This explorer could not draw these values. {type(error).__name__}: {error}")
+    trace = html.escape("".join(traceback.format_exception(error)))
+    style = (
+        "color: var(--jp-ui-font-color1, inherit); border-left: 4px solid #D55E00; padding: 4px 10px; "
+        "line-height: 1.45; max-width: 800px; white-space: normal"
+    )
+    details = f'<details><summary>Where it happened</summary><pre style="white-space: pre-wrap">{trace}</pre></details>'
+    return f'<div class="explorer-error" role="alert" style="{style}"><b>✗ {sentence}</b>{details}</div>'
