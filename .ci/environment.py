@@ -120,15 +120,14 @@ def venv_version() -> str:
     prefix, version, *_ = [*ran.stdout.splitlines(), "", ""]
     if ran.returncode or os.path.realpath(prefix) != os.path.realpath(VENV):
         return ""
-    asked = "." + str(sys.version_info[1]) if os.environ.get("PYTHON") else r".1[123]"
-    return version if re.match(r"3\%s\." % asked, version) else ""
+    minor = str(sys.version_info[1]) if os.environ.get("PYTHON") else "1[123]"  # PYTHON asks for its own version
+    return version if re.match(rf"3\.{minor}\.", version) else ""
 
 
 def make_venv(anew: bool) -> None:
     """Keep a .venv that works, and make one otherwise."""
-    if venv_version() and not anew and not moved():
-        if subprocess.run([VENV_PYTHON, "-m", "pip", "--version"], capture_output=True).returncode == 0:
-            return
+    if not anew and venv_version() and not moved() and has_pip():
+        return
     check_disk()
     if importlib.util.find_spec("ensurepip") is None:
         fail(
@@ -148,6 +147,10 @@ def make_venv(anew: bool) -> None:
     made = subprocess.run([sys._base_executable, "-m", "venv", *options, VENV], capture_output=True, text=True)
     if made.returncode:
         fail(f"Python could not make .venv: {last_line(made.stderr or made.stdout)}")
+
+
+def has_pip() -> bool:
+    return subprocess.run([VENV_PYTHON, "-m", "pip", "--version"], capture_output=True).returncode == 0
 
 
 def moved() -> bool:
@@ -181,7 +184,7 @@ def install(purpose: str) -> None:
         command += ["-r", name]
     LOG.unlink(missing_ok=True)
     start = time.monotonic()
-    # pip's own settings (PIP_*) are kept, but for two: --user cannot work here, and nobody needs to hear of a newer pip.
+    # All PIP_* settings are kept but for two: --user cannot work here, and nobody needs to hear of a newer pip.
     settings = dict(os.environ, PIP_USER="0", PIP_DISABLE_PIP_VERSION_CHECK="1")
     status = subprocess.run(command, cwd=ROOT, env=settings).returncode
     log = LOG.read_text(errors="replace") if LOG.exists() else ""
@@ -205,8 +208,8 @@ def announce(purpose: str, torch: str) -> None:
     say("   " + ", ".join(parts) + ".")
     if sys.platform == "linux" and EXPECTED["torch"] in parts:
         say("   On Linux, pip's default torch is the build for NVIDIA GPUs: several GB in place of the 190 MB.")
-        say("   For the CPU build, stop here (Ctrl-C), set PIP_EXTRA_INDEX_URL to the index that PyTorch's install page")
-        say("   gives for CPU builds, and run the same command again.")
+        say("   For the CPU build, stop here (Ctrl-C), set PIP_EXTRA_INDEX_URL to the index for CPU builds that")
+        say("   PyTorch's install page gives, and run the same command again.")
 
 
 def cause(log: str) -> str:

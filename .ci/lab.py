@@ -76,7 +76,8 @@ def main() -> int:
     start_training()
     # The kernel is this environment's, even where the learner has registered another `python3`.
     environment = dict(os.environ, JUPYTER_PREFER_ENV_PATH="1")
-    print("Opening JupyterLab" + ("." if has_display() else ": open the address with the token that it prints."), flush=True)
+    how = "in your browser" if has_display() else "without a browser: open the address, with its token, that it prints"
+    print(f"Starting JupyterLab {how}.", flush=True)
     if os.name == "nt":
         return subprocess.call(command, env=environment)
     os.execve(sys.executable, command, environment)  # so that Ctrl-C reaches JupyterLab alone
