@@ -1,0 +1,12 @@
+"""The Transformer, from first principles: the small library behind the notebooks."""
+
+from transformer_lib.config import PRESETS, TransformerConfig
+from transformer_lib.devices import pick_device
+from transformer_lib.generation import generate
+from transformer_lib.kv_cache import KVCache
+from transformer_lib.model import EncoderDecoder, Transformer
+from transformer_lib.recording import edit, record
+
+__all__ = [
+    "PRESETS", "EncoderDecoder", "KVCache", "Transformer", "TransformerConfig", "edit", "generate", "pick_device", "record",
+]  # fmt: skip

@@ -1,0 +1,145 @@
+"""Generation: prefill reads the prompt in one forward pass, decode then adds one token per step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from transformer_lib.checks import check_ids, check_keep
+from transformer_lib.kv_cache import KVCache
+from transformer_lib.model import EncoderDecoder, Model
+
+
+def next_token_probabilities(
+    logits: Tensor, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None
+) -> Tensor:
+    """softmax(logits / temperature), cut to the top_k likeliest tokens, then to the fewest that reach top_p in sum.
+
+    logits: (…, V); returns (…, V), rows that sum to one. temperature 0 puts everything on the likeliest token.
+    top_p: nucleus sampling (Holtzman et al., 2020).
+    """
+    if temperature == 0:
+        return torch.zeros_like(logits).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
+    probabilities = torch.softmax(logits / temperature, dim=-1)  # (…, V)
+    if top_k is None and top_p is None:
+        return probabilities
+    ordered, order = probabilities.sort(dim=-1, descending=True, stable=True)  # (…, V)
+    if top_k is not None:
+        ordered[..., top_k:] = 0
+    if top_p is not None:
+        ordered = ordered / ordered.sum(dim=-1, keepdim=True)
+        before = ordered.cumsum(dim=-1) - ordered  # what the likelier tokens already sum to
+        ordered = ordered.masked_fill(before >= top_p, 0)
+        # The likeliest token always stays, so that the rows can be brought back to a sum of one.
+    kept = torch.zeros_like(probabilities).scatter_(-1, order, ordered)
+    return kept / kept.sum(dim=-1, keepdim=True)
+
+
+@torch.inference_mode()
+def generate(
+    model: Model,
+    ids: Tensor,
+    *,
+    max_new_tokens: int,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int | None = None,
+    use_cache: bool = True,
+    padding_mask: Tensor | None = None,
+    stop_ids: Sequence[int] = (),
+    on_token: Callable[[Tensor], None] | None = None,
+    source: Tensor | None = None,
+    source_mask: Tensor | None = None,
+) -> Tensor:
+    """Continue every row of `ids`; returns prompt and continuation, (B, T + new).
+
+    ids: (B, T) int64. Prompts of different lengths are padded on the left, with padding_mask (B, T) bool.
+    temperature 0 takes the likeliest token; otherwise a token is drawn, from the top_k or top_p likeliest if given;
+    with a seed, the same draws every time. use_cache=False computes the whole sequence anew at each step (lesson 10).
+    stop_ids: a row that produced one of them is finished, and repeats it until all rows are.
+    on_token: called with the new tokens (B,) at each step, to stream them.
+    source, source_mask: (B, S), what an `EncoderDecoder` translates; ids are then the start of the target.
+    Raises ValueError when the result would be longer than the model's max_seq_len: nothing is shortened silently.
+    """
+    check_request(model, ids, padding_mask, max_new_tokens, temperature, top_k, top_p, source)
+    generator = torch.Generator(ids.device)
+    generator.manual_seed(seed) if seed is not None else generator.seed()
+    stop = torch.tensor(sorted(stop_ids), dtype=torch.int64, device=ids.device)
+    finished = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)  # (B,)
+    was_training = model.training
+    model.eval()
+    try:
+        step = stepper(model, ids, padding_mask, max_new_tokens, use_cache, source, source_mask)
+        for _ in range(max_new_tokens):
+            logits = step(ids)  # (B, V)
+            new = next_token(logits, generator, temperature, top_k, top_p)  # (B,)
+            new = torch.where(finished, ids[:, -1], new)
+            ids = torch.cat([ids, new[:, None]], dim=1)  # (B, T + 1)
+            if on_token is not None:
+                on_token(new)
+            finished |= torch.isin(new, stop)
+            if len(stop) and bool(finished.all()):
+                break
+    finally:
+        model.train(was_training)
+    return ids
+
+
+def stepper(model, ids, padding_mask, max_new_tokens, use_cache, source, source_mask) -> Callable[[Tensor], Tensor]:
+    """A function from all ids so far (B, T) to the next token's logits (B, V): with the cache it runs only the new ones."""
+    arguments = {} if source is None else {"source": source, "source_mask": source_mask}
+    names = ("target", "target_mask") if isinstance(model, EncoderDecoder) else ("ids", "padding_mask")
+    dtype, device = model.embedding.weight.dtype, ids.device
+    cache = KVCache(model.cfg, len(ids), ids.shape[1] + max_new_tokens, dtype, device) if use_cache else None
+
+    def step(so_far: Tensor) -> Tensor:
+        keep = None if padding_mask is None else pad_true(padding_mask, so_far.shape[1])  # (B, T)
+        start = 0 if cache is None else cache.length
+        chunk = {names[0]: so_far[:, start:], names[1]: None if keep is None else keep[:, start:]}
+        return model(**chunk, **arguments, cache=cache)[:, -1]  # (B, V)
+
+    return step
+
+
+def next_token(logits: Tensor, generator: torch.Generator, temperature, top_k, top_p) -> Tensor:
+    """(B, V) -> (B,)."""
+    if temperature == 0:
+        return logits.argmax(dim=-1)  # (B,)
+    probabilities = next_token_probabilities(logits, temperature, top_k, top_p)  # (B, V)
+    return torch.multinomial(probabilities, 1, generator=generator).squeeze(1)  # (B,)
+
+
+def pad_true(keep: Tensor, length: int) -> Tensor:
+    """(B, T) -> (B, length): every token after the prompt is real."""
+    return torch.nn.functional.pad(keep, (0, length - keep.shape[1]), value=True)
+
+
+def check_request(model, ids, padding_mask, max_new_tokens, temperature, top_k, top_p, source) -> None:
+    """Refuse, before anything is computed, a request that cannot be fulfilled."""
+    check_ids(ids, model.cfg)
+    check_keep(padding_mask, ids, "padding_mask")
+    if isinstance(model, EncoderDecoder) != (source is not None):
+        raise ValueError("source belongs to an EncoderDecoder, and it needs one: generate(model, ids, source=…).")
+    if not model.cfg.causal:
+        raise ValueError("a model with causal=False predicts no next token; generate needs causal=True.")
+    if padding_mask is not None and not bool(padding_mask[:, -1].all()):
+        raise ValueError(
+            "prompts must be padded on the left: the last column of padding_mask must be True in every row."
+        )
+    if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
+        raise ValueError(f"max_new_tokens must be a whole number of at least 1; got {max_new_tokens!r}.")
+    if ids.shape[1] + max_new_tokens > model.cfg.max_seq_len:
+        room = model.cfg.max_seq_len - ids.shape[1]
+        raise ValueError(
+            f"a prompt of {ids.shape[1]} tokens and max_new_tokens={max_new_tokens} are more than "
+            f"max_seq_len={model.cfg.max_seq_len}; ask for at most {room} new tokens, or shorten the prompt."
+        )
+    if not 0 <= temperature < float("inf"):
+        raise ValueError(f"temperature must be a finite number of at least 0; got {temperature!r}.")
+    if top_k is not None and (not isinstance(top_k, int) or top_k < 1):
+        raise ValueError(f"top_k must be None or a whole number of at least 1; got {top_k!r}.")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise ValueError(f"top_p must be None or above 0 and at most 1; got {top_p!r}.")

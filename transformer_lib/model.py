@@ -1,0 +1,254 @@
+"""The Transformer: blocks stacked on a residual stream.
+
+`Transformer` is a stack of one kind of block: decoder-only with cfg.causal, encoder-only without. `EncoderDecoder` is
+the model of 2017. Both return logits, float32, one per vocabulary entry at each position.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from transformer_lib.attention import MultiHeadAttention, visible_pairs
+from transformer_lib.checks import check_ids, check_keep
+from transformer_lib.config import TransformerConfig
+from transformer_lib.kv_cache import KVCache
+from transformer_lib.mlp import make_mlp
+from transformer_lib.norms import make_norm
+from transformer_lib.positions import LearnedPositions, rotation, sinusoids
+from transformer_lib.taps import Tapped
+
+
+class Block(Tapped):
+    """Attention, then (in the decoder of 2017) attention over the encoder's output, then an MLP.
+
+    Each adds to the stream: x + sublayer(norm(x)) with pre-norm, norm(x + sublayer(x)) with post-norm (2017).
+    """
+
+    def __init__(self, cfg: TransformerConfig, cross: bool = False):
+        super().__init__()
+        self.pre_norm, self.residual = cfg.norm_position == "pre", cfg.residual
+        self.attention_norm, self.attention = make_norm(cfg), MultiHeadAttention(cfg)
+        self.cross_attention_norm = make_norm(cfg) if cross else None
+        self.cross_attention = MultiHeadAttention(cfg, cross=True) if cross else None
+        self.mlp_norm, self.mlp = make_norm(cfg), make_mlp(cfg)
+        self.dropout = nn.Dropout(cfg.dropout)
+
+    def taps(self) -> tuple[str, ...]:
+        cross = () if self.cross_attention is None else ("cross_attention.norm",)
+        return ("attention.norm", *cross, "mlp.norm", "stream")
+
+    def forward(
+        self, x: Tensor, *, rotation=None, mask=None, causal=False, cache=None, layer=0, memory=None, memory_mask=None
+    ):
+        """x: (B, T, d_model), the stream; returns it with this block's updates added, (B, T, d_model).
+
+        memory: (B, S, d_model), an encoder's output; the other arguments are those of `MultiHeadAttention`.
+        """
+
+        def attend(y: Tensor) -> Tensor:
+            return self.attention(y, rotation=rotation, mask=mask, causal=causal, cache=cache, layer=layer)
+
+        def cross_attend(y: Tensor) -> Tensor:
+            return self.cross_attention(y, memory=memory, mask=memory_mask, cache=cache, layer=layer)
+
+        x = self.sublayer("attention", self.attention_norm, attend, x)
+        if self.cross_attention is not None:
+            x = self.sublayer("cross_attention", self.cross_attention_norm, cross_attend, x)
+        x = self.sublayer("mlp", self.mlp_norm, self.mlp, x)
+        return self.tap("stream", x)
+
+    def sublayer(self, name: str, norm: nn.Module, run, x: Tensor) -> Tensor:
+        """The stream after one sublayer, with the norm where the config puts it."""
+        if self.pre_norm:
+            return self.add(x, run(self.tap(f"{name}.norm", norm(x))))
+        return self.tap(f"{name}.norm", norm(self.add(x, run(x))))
+
+    def add(self, x: Tensor, update: Tensor) -> Tensor:
+        """A block never replaces its input: it adds to it (without cfg.residual, it does, for lesson 06)."""
+        update = self.dropout(update)
+        return x + update if self.residual else update
+
+
+class Model(Tapped):
+    """What both kinds of Transformer share: ids become vectors, go through the blocks, and become logits."""
+
+    def __init__(self, cfg: TransformerConfig, cross: bool = False):
+        super().__init__()
+        self.cfg = cfg
+        self.embedding = nn.Embedding(cfg.vocab_size, cfg.d_model)
+        learned = cfg.positions == "learned"
+        self.position_embedding = LearnedPositions(cfg.max_seq_len, cfg.d_model) if learned else None
+        self.dropout = nn.Dropout(cfg.dropout)
+        self.blocks = nn.ModuleList(Block(cfg, cross) for _ in range(cfg.n_layers))
+        self.final_norm = make_final_norm(cfg)
+        self.unembedding = nn.Linear(cfg.d_model, cfg.vocab_size, bias=False)
+        if cfg.tie_embeddings:
+            self.unembedding.weight = self.embedding.weight  # one storage, not a copy
+
+    @torch.no_grad()
+    def initialize(self, std: float = 0.02) -> None:
+        """Draw every matrix anew from N(0, std²); biases and norms start neutral (Radford et al., 2019, section 2.3).
+
+        The matrices that write to the stream start smaller by √(number of writes), so that its size does not grow with depth.
+        """
+        writers = ("w_o.weight", "w_2.weight")
+        writes = sum(name.endswith(writers) for name, _ in self.named_parameters())
+        for name, weight in self.named_parameters():
+            if weight.dim() >= 2:
+                nn.init.normal_(weight, std=std / math.sqrt(writes) if name.endswith(writers) else std)
+            elif name.endswith("bias"):
+                nn.init.zeros_(weight)
+            else:
+                nn.init.ones_(weight)
+
+    def taps(self) -> tuple[str, ...]:
+        return ("embedding", *(() if self.final_norm is None else ("final_norm",)), "logits")
+
+    def run(self, ids: Tensor, keep: Tensor | None, cache: KVCache | None, causal: bool, **memory) -> Tensor:
+        """ids (B, T) -> logits (B, T, V), float32. keep: (B, T) bool, True = a real token; memory: see `Block`."""
+        positions = token_positions(ids, keep, cache)  # (T,) or (B, T)
+        seen = 0  # tokens before these
+        if cache is not None:
+            seen = cache.length
+            cache.reserve(*ids.shape, keep)
+            keep = cache.keep[:, : seen + ids.shape[1]] if cache.has_padding else None  # (B, T_k)
+        mask, causal = visible_pairs(ids.shape[1], seen + ids.shape[1], causal, keep, ids.device)
+        rotation = self.rotation(positions)
+        x = self.tap("embedding", self.embed(ids, positions))  # (B, T, d_model)
+        for layer, block in enumerate(self.blocks):
+            x = block(x, rotation=rotation, mask=mask, causal=causal, cache=cache, layer=layer, **memory)
+        if cache is not None:
+            cache.advance(ids.shape[1])
+        if self.final_norm is not None:
+            x = self.tap("final_norm", self.final_norm(x))
+        return self.tap("logits", self.unembedding(x).float())  # (B, T, V)
+
+    def embed(self, ids: Tensor, positions: Tensor) -> Tensor:
+        """(B, T) ids at positions (T,) or (B, T) -> the stream that enters block 0, (B, T, d_model)."""
+        x = self.embedding(ids)  # (B, T, d_model)
+        if self.cfg.embedding_scale:
+            x = x * math.sqrt(self.cfg.d_model)
+        if self.cfg.positions == "sinusoidal":
+            x = x + sinusoids(positions, self.cfg.d_model).to(x.dtype)
+        elif self.position_embedding is not None:
+            x = x + self.position_embedding(positions)
+        return self.dropout(x)
+
+    def rotation(self, positions: Tensor) -> tuple[Tensor, Tensor] | None:
+        """The angles for RoPE, once for all blocks: (T, d_k / 2), or (B, 1, T, d_k / 2) to broadcast over heads."""
+        if self.cfg.positions != "rope":
+            return None
+        positions = positions if positions.dim() == 1 else positions[:, None]  # (T,) or (B, 1, T)
+        return rotation(positions, self.cfg.d_k, self.cfg.rope_theta)
+
+
+def make_final_norm(cfg: TransformerConfig) -> nn.Module | None:
+    """Post-norm ends every block with a norm; with pre-norm the stream was never normalised, so one norm is left to do."""
+    return make_norm(cfg) if cfg.norm_position == "pre" else None
+
+
+def token_positions(ids: Tensor, keep: Tensor | None, cache: KVCache | None = None) -> Tensor:
+    """The place of each token, counted from 0 over the real tokens of its row: (T,) without padding, (B, T) with."""
+    start = 0 if cache is None else cache.length
+    if keep is None and (cache is None or not cache.has_padding):
+        return torch.arange(start, start + ids.shape[1], device=ids.device)  # (T,)
+    keep = torch.ones_like(ids, dtype=torch.bool) if keep is None else keep
+    before = 0 if cache is None else cache.real_tokens[:, None]  # (B, 1)
+    return (keep.cumsum(dim=1) - 1 + before).clamp(min=0)  # (B, T)
+
+
+class Transformer(Model):
+    """A stack of blocks between an embedding and an unembedding.
+
+    model(ids): ids (B, T) int64 -> logits (B, T, V) float32.
+    padding_mask: (B, T) bool, True = a real token; positions count real tokens, and no real token sees padding.
+    cache: a `KVCache`; ids are then the tokens that follow the stored ones, and any chunking gives the same logits.
+    Works under torch.device("meta"), without memory. Raises ValueError or TypeError for ids that cannot be.
+    """
+
+    def __init__(self, cfg: TransformerConfig):
+        if cfg.n_encoder_layers:
+            raise ValueError(
+                f"Transformer has no encoder, but the config has n_encoder_layers={cfg.n_encoder_layers}; "
+                f"use EncoderDecoder(cfg), or cfg.replace(n_encoder_layers=0)."
+            )
+        super().__init__(cfg)
+        self.initialize()
+
+    def forward(self, ids: Tensor, padding_mask: Tensor | None = None, cache: KVCache | None = None) -> Tensor:
+        if cache is not None and not self.cfg.causal:
+            raise ValueError(
+                "a KV cache needs causal=True: without the mask, each new token changes the earlier keys and values."
+            )
+        check_ids(ids, self.cfg, cache)
+        check_keep(padding_mask, ids, "padding_mask")
+        return self.run(ids, padding_mask, cache, self.cfg.causal)
+
+
+class Encoder(Tapped):
+    """A stack of blocks without a mask: every position sees the whole source."""
+
+    def __init__(self, cfg: TransformerConfig):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(cfg) for _ in range(cfg.n_encoder_layers))
+        self.final_norm = make_final_norm(cfg)
+
+    def taps(self) -> tuple[str, ...]:
+        return ("embedding", *(() if self.final_norm is None else ("final_norm",)))
+
+    def forward(self, x: Tensor, rotation, mask: Tensor | None) -> Tensor:
+        """x: (B, S, d_model), the embedded source; returns (B, S, d_model)."""
+        x = self.tap("embedding", x)
+        for block in self.blocks:
+            x = block(x, rotation=rotation, mask=mask)
+        return x if self.final_norm is None else self.tap("final_norm", self.final_norm(x))
+
+
+class EncoderDecoder(Model):
+    """The model of 2017: an encoder reads the source, a causal decoder writes the target and looks at the source.
+
+    model(source, target): (B, S) and (B, T) int64 ids of one shared vocabulary -> logits (B, T, V) float32.
+    source_mask, target_mask: (B, S) and (B, T) bool, True = a real token.
+    cache: for decoding; the encoder then runs once, when the cache is empty, and the source must stay the same.
+    """
+
+    def __init__(self, cfg: TransformerConfig):
+        if not cfg.n_encoder_layers:
+            raise ValueError(
+                "EncoderDecoder needs an encoder: set n_encoder_layers to at least 1, or use Transformer(cfg)."
+            )
+        super().__init__(cfg, cross=True)
+        self.encoder = Encoder(cfg)
+        self.initialize()
+
+    def forward(self, source, target, source_mask=None, target_mask=None, cache: KVCache | None = None) -> Tensor:
+        check_ids(source, self.cfg)
+        check_ids(target, self.cfg, cache)
+        check_keep(source_mask, source, "source_mask")
+        check_keep(target_mask, target, "target_mask")
+        if source.shape[0] != target.shape[0]:
+            raise ValueError(
+                f"source has {source.shape[0]} rows and target {target.shape[0]}; each source needs its target."
+            )
+        memory = self.encode(source, source_mask) if cache is None else self.encode_once(source, source_mask, cache)
+        memory_mask, _ = visible_pairs(target.shape[1], source.shape[1], False, source_mask)
+        return self.run(target, target_mask, cache, True, memory=memory, memory_mask=memory_mask)
+
+    def encode(self, source: Tensor, source_mask: Tensor | None) -> Tensor:
+        """(B, S) -> what the decoder reads, (B, S, d_model)."""
+        positions = token_positions(source, source_mask)
+        mask, _ = visible_pairs(source.shape[1], source.shape[1], False, source_mask)
+        return self.encoder(self.embed(source, positions), self.rotation(positions), mask)
+
+    def encode_once(self, source: Tensor, source_mask: Tensor | None, cache: KVCache) -> Tensor | None:
+        """The encoder's output for an empty cache; None later, when the cache holds the keys and values made of it."""
+        if cache.length == 0:
+            cache.cross.clear()
+            cache.source = source
+            return self.encode(source, source_mask)
+        if not torch.equal(source, cache.source):
+            raise ValueError("the cache was filled for another source; call cache.reset() before a new one.")
+        return None
