@@ -8,5 +8,13 @@ from transformer_lib.model import EncoderDecoder, Transformer
 from transformer_lib.recording import edit, record
 
 __all__ = [
-    "PRESETS", "EncoderDecoder", "KVCache", "Transformer", "TransformerConfig", "edit", "generate", "pick_device", "record",
-]  # fmt: skip
+    "PRESETS",
+    "EncoderDecoder",
+    "KVCache",
+    "Transformer",
+    "TransformerConfig",
+    "edit",
+    "generate",
+    "pick_device",
+    "record",
+]
