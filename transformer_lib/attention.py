@@ -20,7 +20,7 @@ from transformer_lib.taps import Tapped
 def causal_mask(t_q: int, t_k: int | None = None, device=None) -> Tensor:
     """Which keys each query may see when it must not see its future: (T_q, T_k) bool, True = visible.
 
-    With fewer queries than keys, the queries are the last ones, as in decoding: the mask is aligned at the bottom right.
+    With fewer queries than keys, the queries are the last ones, as in decoding: the mask aligns at the bottom right.
     """
     t_k = t_q if t_k is None else t_k
     return torch.ones(t_q, t_k, dtype=torch.bool, device=device).tril(diagonal=t_k - t_q)  # (T_q, T_k)
@@ -55,7 +55,7 @@ def attention_weights(q: Tensor, k: Tensor, mask: Tensor | None = None, scale: f
     scores = tap("scores", q @ k.transpose(-2, -1) * scale)  # (…, T_q, T_k)
     if mask is None:
         return tap("weights", torch.softmax(scores, dim=-1))
-    # −∞ before the softmax, for e^−∞ is exactly 0. The second fill is for rows with nothing to see: there softmax is 0 / 0.
+    # −∞ before the softmax, for e^−∞ is exactly 0. The second fill is for rows that see nothing: 0 / 0.
     weights = torch.softmax(scores.masked_fill(~mask, -math.inf), dim=-1).masked_fill(~mask, 0.0)
     return tap("weights", weights)
 
@@ -100,8 +100,8 @@ class MultiHeadAttention(Tapped):
     ) -> Tensor:
         """x: (B, T_q, d_model); returns (B, T_q, d_model).
 
-        memory: (B, T_k, d_model), read for keys and values in place of x: cross-attention. It may be None when the cache
-        already holds its keys and values.
+        memory: (B, T_k, d_model), read for keys and values in place of x: cross-attention. It may be None once the
+        cache holds its keys and values.
         rotation: (cos, sin) of `positions.rotation` for RoPE.
         mask: bool, broadcastable to (B, H, T_q, T_k), True = may be seen.
         causal: as many queries as keys, each sees the keys up to its own: the common case, which needs no stored mask.
@@ -110,11 +110,10 @@ class MultiHeadAttention(Tapped):
         q = self.split_heads(self.w_q(x), self.n_heads)  # (B, H, T_q, d_k)
         if rotation is not None:
             q = rotate(q, *rotation)
-        k, v = (
-            self.cross_keys_and_values(memory, cache, layer)
-            if self.cross
-            else self.keys_and_values(x, rotation, cache, layer)
-        )
+        if self.cross:
+            k, v = self.cross_keys_and_values(memory, cache, layer)  # (B, H_kv, T_k, d_k) each
+        else:
+            k, v = self.keys_and_values(x, rotation, cache, layer)  # (B, H_kv, T_k, d_k) each
         q, k, v = self.tap("q", q), self.tap("k", k), self.tap("v", v)
         heads = self.attend(q, k, v, mask, causal).transpose(1, 2)  # (B, T_q, H, d_k)
         heads = self.tap("heads", heads)
@@ -129,7 +128,7 @@ class MultiHeadAttention(Tapped):
         return (k, v) if cache is None else cache.append(layer, k, v)  # (B, H_kv, T_k, d_k)
 
     def cross_keys_and_values(self, memory, cache, layer: int) -> tuple[Tensor, Tensor]:
-        """(B, H_kv, S, d_k) each, of an encoder's output: it does not change while decoding, so it is projected once."""
+        """(B, H_kv, S, d_k) each, of an encoder's output, which never changes while decoding: projected once."""
         if cache is not None and layer in cache.cross:
             return cache.cross[layer]
         k = self.split_heads(self.w_k(memory), self.kv_heads)  # (B, H_kv, S, d_k)

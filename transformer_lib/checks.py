@@ -11,9 +11,7 @@ from transformer_lib.config import TransformerConfig
 def check_ids(ids, cfg: TransformerConfig, cache=None) -> None:
     """Refuse ids that are not (B, T) int64 with values below cfg.vocab_size, or that do not fit cfg.max_seq_len."""
     if not isinstance(ids, Tensor):
-        raise TypeError(
-            f"ids must be a torch tensor of shape (B, T); got {type(ids).__name__}; use torch.tensor([ids])."
-        )
+        raise TypeError(f"ids must be a torch tensor of shape (B, T); got {type(ids).__name__}.")
     if ids.dtype != torch.int64:
         raise TypeError(f"ids must be int64; got {ids.dtype}; use ids.long().")
     if ids.dim() != 2:

@@ -14,17 +14,8 @@ CHOICES = {
     "norm_position": ("pre", "post"),
     "activation": ("swiglu", "gelu", "relu"),
 }
-COUNTS = (
-    "vocab_size",
-    "d_model",
-    "n_layers",
-    "n_heads",
-    "n_kv_heads",
-    "head_dim",
-    "d_ff",
-    "max_seq_len",
-    "d_ff_multiple",
-)
+COUNTS = ("vocab_size", "d_model", "n_layers", "n_heads", "max_seq_len", "d_ff_multiple")
+OPTIONAL_COUNTS = ("n_kv_heads", "head_dim", "d_ff")
 FLAGS = ("bias", "tie_embeddings", "causal", "embedding_scale", "scale_scores", "residual")
 
 
@@ -106,18 +97,12 @@ class TransformerConfig:
         return replace(self, **changes)
 
     def _check_types(self):
-        for name in COUNTS:
-            value = getattr(self, name)
-            if value is None and name in ("n_kv_heads", "head_dim", "d_ff"):
+        for name in (*COUNTS, *OPTIONAL_COUNTS, "n_encoder_layers"):
+            value, least = getattr(self, name), 0 if name == "n_encoder_layers" else 1
+            if value is None and name in OPTIONAL_COUNTS:
                 continue
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1; got {value!r}.")
-        if (
-            not isinstance(self.n_encoder_layers, int)
-            or isinstance(self.n_encoder_layers, bool)
-            or self.n_encoder_layers < 0
-        ):
-            raise ValueError(f"n_encoder_layers must be a whole number of at least 0; got {self.n_encoder_layers!r}.")
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ValueError(f"{name} must be a whole number of at least {least}; got {value!r}.")
         for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {getattr(self, name)!r}.")
@@ -141,8 +126,8 @@ class TransformerConfig:
             )
         if self.n_heads % self.kv_heads:
             raise ValueError(
-                f"n_heads={self.n_heads} query heads cannot share n_kv_heads={self.n_kv_heads} key/value heads equally; "
-                f"n_kv_heads must divide n_heads."
+                f"n_heads={self.n_heads} query heads cannot share n_kv_heads={self.n_kv_heads} key/value heads "
+                f"equally; choose an n_kv_heads that divides n_heads."
             )
         if self.positions == "rope" and self.d_k % 2:
             raise ValueError(f"RoPE rotates pairs of numbers, so the head width must be even; got d_k={self.d_k}.")

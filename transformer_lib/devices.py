@@ -8,8 +8,8 @@ import torch
 def pick_device(name: str | None = None) -> torch.device:
     """The device to use: the one named, or a CUDA GPU where there is one, or the CPU.
 
-    An explicit choice is honoured or refused with a sentence, never replaced. Apple's GPU ("mps") is used only when asked
-    for, and after it has computed the same logits as the CPU on a small model.
+    An explicit choice is honoured or refused with a sentence, never replaced. Apple's GPU ("mps") is used only when
+    asked for, and after it has computed the same logits as the CPU on a small model.
     """
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -89,7 +89,7 @@ def generate(
 
 
 def stepper(model, ids, padding_mask, max_new_tokens, use_cache, source, source_mask) -> Callable[[Tensor], Tensor]:
-    """A function from all ids so far (B, T) to the next token's logits (B, V): with the cache it runs only the new ones."""
+    """From all ids so far (B, T) to the next token's logits (B, V); with the cache it runs only the new ones."""
     arguments = {} if source is None else {"source": source, "source_mask": source_mask}
     names = ("target", "target_mask") if isinstance(model, EncoderDecoder) else ("ids", "padding_mask")
     dtype, device = model.embedding.weight.dtype, ids.device

@@ -55,7 +55,7 @@ class KVCache:
         self.source: Tensor | None = None  # (B, S): the ids that `cross` was computed from
 
     def reserve(self, batch_size: int, new: int, keep: Tensor | None) -> None:
-        """Check that `new` tokens of `batch_size` rows fit, and note which of them are padding; called before a forward."""
+        """Called before a forward: check that `new` tokens of `batch_size` rows fit, and note which are padding."""
         if batch_size != self.batch_size:
             raise ValueError(f"this cache was made for a batch of {self.batch_size} rows; got {batch_size} rows.")
         if self.length + new > self.max_len:

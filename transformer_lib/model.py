@@ -92,7 +92,7 @@ class Model(Tapped):
     def initialize(self, std: float = 0.02) -> None:
         """Draw every matrix anew from N(0, std²); biases and norms start neutral (Radford et al., 2019, section 2.3).
 
-        The matrices that write to the stream start smaller by √(number of writes), so that its size does not grow with depth.
+        The matrices that write to the stream start smaller by √(number of writes), so that depth does not swell it.
         """
         writers = ("w_o.weight", "w_2.weight")
         writes = sum(name.endswith(writers) for name, _ in self.named_parameters())
@@ -146,7 +146,7 @@ class Model(Tapped):
 
 
 def make_final_norm(cfg: TransformerConfig) -> nn.Module | None:
-    """Post-norm ends every block with a norm; with pre-norm the stream was never normalised, so one norm is left to do."""
+    """Pre-norm never normalises the stream itself, so one norm is left to do; post-norm ends every block with one."""
     return make_norm(cfg) if cfg.norm_position == "pre" else None
 
 
