@@ -114,7 +114,9 @@ class Explorer(_Shell):
         self.summary = self.update(**self.values())  # not caught: a bug must fail the cell, and with it the tests
         self.figure.canvas.draw()
         self.figure.set_layout_engine("none")  # laid out once: axes do not jump, and drawing takes half the time
-        width = widgets.Layout(width="100%", max_width=f"{int(figsize[0] * DPI)}px", height="auto", object_fit="contain")
+        width = widgets.Layout(
+            width="100%", max_width=f"{int(figsize[0] * DPI)}px", height="auto", object_fit="contain"
+        )
         picture = widgets.Image(format="png", value=self.png(), layout=width, tooltip=self.summary)
         super().__init__(controls, title=title, name=name, picture=picture)
 
@@ -192,7 +194,9 @@ def _fit(fig, text) -> None:
 
 def _caption(summary: str) -> str:
     style = "color: var(--jp-ui-font-color1, inherit); line-height: 1.45; max-width: 800px; white-space: normal"
-    return f'<div class="explorer-summary" role="status" aria-live="polite" style="{style}">{html.escape(summary)}</div>'
+    return (
+        f'<div class="explorer-summary" role="status" aria-live="polite" style="{style}">{html.escape(summary)}</div>'
+    )
 
 
 def _alert(error: Exception) -> str:

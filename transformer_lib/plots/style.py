@@ -111,7 +111,7 @@ def pixels(fig: Figure) -> np.ndarray:
 
 
 def png(image: np.ndarray, small: bool = False) -> bytes:
-    """Encode pixels (height, width, 3) as PNG: quickly, or `small` (256 colours, strongest compression) to be stored."""
+    """Encode pixels (height, width, 3) as PNG: quickly, or `small` (256 colours, strongest compression) for files."""
     picture = Image.fromarray(image)
     if small:
         picture = picture.quantize(256, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
