@@ -17,33 +17,10 @@ import re
 import shutil
 import subprocess
 import sys
-import time
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-VENV = ROOT / ".venv"
-VENV_PYTHON = VENV / "bin" / "python"
+from packages import REQUIREMENTS, ROOT, VENV, VENV_PYTHON, check_disk, fail, install, last_line, pinned_torch, say
+
 STAMP = VENV / "installed.json"
-LOG = VENV / "pip.log"
-REQUIREMENTS = {"lab": ["requirements.txt"], "test": ["requirements.txt", "tests/requirements.txt"]}
-FREE_BYTES_NEEDED = 3_000_000_000
-EXPECTED = {  # measured on Linux (x86-64, Python 3.11); the wheels of other systems differ by some MB
-    "torch": "about 190 MB for torch's CPU build",
-    "lab": "about 130 MB for the other packages",
-    "test": "about 80 MB for what only the tests need",
-}
-# pip's messages, and what they mean for whoever reads them. The first that fits is told.
-CAUSES = [
-    (r"No space left on device", "the disk is full (pip also needs room in {tmp}; TMPDIR chooses another place)"),
-    (r"CERTIFICATE_VERIFY_FAILED", "the package index's certificate was refused; on a filtered network, set PIP_CERT"),
-    (
-        r"NewConnectionError|NameResolutionError|Temporary failure in name resolution|ProxyError|Network is unreachable"
-        r"|Read timed out|ConnectTimeout|Connection refused",
-        "the package index cannot be reached; connect this machine, or point PIP_INDEX_URL or PIP_FIND_LINKS at a copy",
-    ),
-    (r"No matching distribution found for (\S+)", "there is no {0} for this Python on this system; see README.md"),
-    (r"Permission denied: '?([^'\n]+)", "{0} cannot be written; check who owns this folder"),
-]
 
 
 def main(purpose: str) -> int:
@@ -169,89 +146,11 @@ def this_python_has_torch() -> bool:
     return False
 
 
-def pinned_torch() -> str:
-    return re.search(r"^torch==(\S+)", (ROOT / "requirements.txt").read_text(), re.M).group(1)
-
-
-def install(purpose: str) -> None:
-    found = "import importlib.metadata as m; print(m.version('torch'))"
-    torch = subprocess.run([VENV_PYTHON, "-c", found], capture_output=True, text=True).stdout.strip()
-    announce(purpose, torch)
-    if not torch:
-        check_disk()
-    command = [VENV_PYTHON, "-m", "pip", "install", "--log", LOG]
-    for name in REQUIREMENTS[purpose]:
-        command += ["-r", name]
-    LOG.unlink(missing_ok=True)
-    start = time.monotonic()
-    # All PIP_* settings are kept but for two: --user cannot work here, and nobody needs to hear of a newer pip.
-    settings = dict(os.environ, PIP_USER="0", PIP_DISABLE_PIP_VERSION_CHECK="1")
-    status = subprocess.run(command, cwd=ROOT, env=settings).returncode
-    log = LOG.read_text(errors="replace") if LOG.exists() else ""
-    if status:
-        fail(f"pip could not install the packages: {cause(log)}. All of its messages are in .venv/pip.log.")
-    got = sum(size(*match) for match in re.findall(r" Downloading \S+ \(([\d.]+) (\w+)\)", log))
-    size_on_disk = sum(f.stat().st_size for f in VENV.rglob("*") if f.is_file() and not f.is_symlink())
-    say(
-        f"Installed in {time.monotonic() - start:.0f} s: {got / 1e6:,.0f} MB downloaded (the rest was on this machine "
-        f"already); .venv now takes {size_on_disk / 1e9:.1f} GB."
-    )
-
-
-def announce(purpose: str, torch: str) -> None:
-    parts = [EXPECTED["lab"]] + ([EXPECTED["test"]] if purpose == "test" else [])
-    if torch.split("+")[0] == pinned_torch():
-        say(f"Keeping torch {torch}, which is here already.")
-    else:
-        parts.insert(0, EXPECTED["torch"])
-    say("Installing " + " and ".join(REQUIREMENTS[purpose]) + ". To download, unless it is here already:")
-    say("   " + ", ".join(parts) + ".")
-    if sys.platform == "linux" and EXPECTED["torch"] in parts:
-        say("   On Linux, pip's default torch is the build for NVIDIA GPUs: several GB in place of the 190 MB.")
-        say("   For the CPU build, stop here (Ctrl-C), set PIP_EXTRA_INDEX_URL to the index for CPU builds that")
-        say("   PyTorch's install page gives, and run the same command again.")
-
-
-def cause(log: str) -> str:
-    for pattern, meaning in CAUSES:
-        match = re.search(pattern, log)
-        if match:
-            return meaning.format(*match.groups(), tmp=os.environ.get("TMPDIR", "/tmp"))
-    return last_line("\n".join(line for line in log.splitlines() if "ERROR" in line)) or "it gave no reason"
-
-
 def first_broken_import() -> str:
     """The message of the first direct requirement that cannot be imported; "" if all can."""
     code = "import torch, numpy, matplotlib, jupyterlab, ipywidgets, sentencepiece, tokenizers, transformer_lib"
     ran = subprocess.run([VENV_PYTHON, "-c", code], capture_output=True, text=True, cwd=VENV)
     return last_line(ran.stderr) or f"Python ended with {ran.returncode}" if ran.returncode else ""
-
-
-def check_disk() -> None:
-    free = shutil.disk_usage(ROOT).free
-    if free < FREE_BYTES_NEEDED:
-        fail(
-            f"Too little disk space: {ROOT} has {free / 1e9:.1f} GB free, and the set-up needs "
-            f"{FREE_BYTES_NEEDED / 1e9:.0f} GB (several more for a torch with CUDA)."
-        )
-
-
-def size(number: str, unit: str) -> float:
-    """pip's "191.8 MB" in bytes."""
-    return float(number) * {"bytes": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}.get(unit, 0)
-
-
-def last_line(text: str) -> str:
-    lines = text.strip().splitlines()
-    return lines[-1].strip() if lines else ""
-
-
-def say(text: str) -> None:
-    print(text, flush=True)
-
-
-def fail(text: str) -> None:
-    sys.exit(text)
 
 
 if __name__ == "__main__":
