@@ -60,7 +60,7 @@ class Tokenizer:
                 sentence_iterator=training_lines(text),
                 model_writer=model,
                 model_type="bpe",
-                vocab_size=max(vocab_size, 1),
+                vocab_size=max(vocab_size, 256),  # fewer cannot be, and the error then names the least
                 byte_fallback=True,
                 character_coverage=0.9995,  # the rarest characters are left to the bytes
                 normalization_rule_name="identity",
