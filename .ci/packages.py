@@ -32,6 +32,11 @@ CAUSES = [
         r"|Read timed out|ConnectTimeout|Connection refused",
         "the package index cannot be reached; connect this machine, or point PIP_INDEX_URL or PIP_FIND_LINKS at a copy",
     ),
+    (
+        r"satisfies the requirement (\S+).*\(from versions: none\)",
+        "it found no {0} at all; either the package index cannot be reached (then connect this machine, or point "
+        "PIP_INDEX_URL or PIP_FIND_LINKS at a copy), or it has none for this Python on this system (see README.md)",
+    ),
     (r"No matching distribution found for (\S+)", "there is no {0} for this Python on this system; see README.md"),
     (r"Permission denied: '?([^'\n]+)", "{0} cannot be written; check who owns this folder"),
 ]

@@ -25,10 +25,11 @@ done
 shift
 
 if [ -z "$best$next" ]; then
+    version='import sys; print("Python %d.%d" % sys.version_info[:2])'
     if [ -n "${PYTHON:-}" ]; then
-        found="PYTHON=$PYTHON is $("$PYTHON" --version 2>/dev/null || echo 'not a Python that runs')"
+        found="PYTHON=$PYTHON is $("$PYTHON" -c "$version" 2>/dev/null || echo 'not a Python that runs')"
     else
-        found="this machine has $(python3 --version 2>/dev/null || echo 'no Python')"
+        found="this machine has $(python3 -c "$version" 2>/dev/null || echo 'no Python')"
     fi
     echo "The course needs Python 3.11, 3.12 or 3.13, but $found:" \
         "install one of these, or name it, as in: make lab PYTHON=/path/to/python3.12" >&2
