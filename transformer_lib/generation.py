@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from transformer_lib.checks import check_ids, check_keep
-from transformer_lib.kv_cache import KVCache
 from transformer_lib.model import EncoderDecoder, Model
 
 
@@ -92,8 +91,7 @@ def stepper(model, ids, padding_mask, max_new_tokens, use_cache, source, source_
     """From all ids so far (B, T) to the next token's logits (B, V); with the cache it runs only the new ones."""
     arguments = {} if source is None else {"source": source, "source_mask": source_mask}
     names = ("target", "target_mask") if isinstance(model, EncoderDecoder) else ("ids", "padding_mask")
-    dtype, device = model.embedding.weight.dtype, ids.device
-    cache = KVCache(model.cfg, len(ids), ids.shape[1] + max_new_tokens, dtype, device) if use_cache else None
+    cache = model.new_cache(len(ids), ids.shape[1] + max_new_tokens) if use_cache else None
 
     def step(so_far: Tensor) -> Tensor:
         keep = None if padding_mask is None else pad_true(padding_mask, so_far.shape[1])  # (B, T)

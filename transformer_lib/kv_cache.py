@@ -30,12 +30,16 @@ class KVCache:
                 f"a cache of max_len={max_len} is longer than the model's max_seq_len={cfg.max_seq_len}; "
                 f"ask for at most {cfg.max_seq_len}."
             )
-        shape = (cfg.n_layers, batch_size, cfg.kv_heads, max_len, cfg.d_k)
         self.batch_size, self.max_len = batch_size, max_len
+        self.keep = torch.ones(batch_size, max_len, dtype=torch.bool, device=device)  # (B, N), False = padding
+        self.allocate(cfg, dtype, device)
+        self.reset()
+
+    def allocate(self, cfg: TransformerConfig, dtype, device) -> None:
+        """Make all the room at once. (The caches of `relatives` store something else, and replace this method.)"""
+        shape = (cfg.n_layers, self.batch_size, cfg.kv_heads, self.max_len, cfg.d_k)
         self.keys = torch.zeros(shape, dtype=dtype, device=device)  # (L, B, H_kv, N, d_k)
         self.values = torch.zeros(shape, dtype=dtype, device=device)  # (L, B, H_kv, N, d_k)
-        self.keep = torch.ones(batch_size, max_len, dtype=torch.bool, device=device)  # (B, N), False = padding
-        self.reset()
 
     @property
     def nbytes(self) -> int:

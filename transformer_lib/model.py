@@ -107,6 +107,11 @@ class Model(Tapped):
     def taps(self) -> tuple[str, ...]:
         return ("embedding", *(() if self.final_norm is None else ("final_norm",)), "logits")
 
+    def new_cache(self, batch_size: int, max_len: int) -> KVCache:
+        """An empty cache that fits this model: its config, dtype and device."""
+        weight = self.embedding.weight
+        return KVCache(self.cfg, batch_size, max_len, weight.dtype, weight.device)
+
     def run(self, ids: Tensor, keep: Tensor | None, cache: KVCache | None, causal: bool, **memory) -> Tensor:
         """ids (B, T) -> logits (B, T, V), float32. keep: (B, T) bool, True = a real token; memory: see `Block`."""
         positions = token_positions(ids, keep, cache)  # (T,) or (B, T)
