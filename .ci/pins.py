@@ -6,10 +6,12 @@ The direct requirements stand above the mark and are edited by hand; below it co
 from __future__ import annotations
 
 import re
+import sys
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,7 +41,11 @@ def closure(names: list[str]) -> set[str]:
 
 
 def version(name: str) -> str:
-    return distribution(name).version.split("+")[0]  # any build of torch
+    found = distribution(name)
+    for python in ("3.11.0", "3.12.0", "3.13.0"):  # Debian 12 has 3.11.2: the first release of each counts
+        if not SpecifierSet(found.metadata["Requires-Python"] or "").contains(python):
+            sys.exit(f"{name} {found.version} does not serve Python {python}: install an earlier version first.")
+    return found.version.split("+")[0]  # any build of torch
 
 
 def main() -> None:
