@@ -37,6 +37,8 @@ class TransformerConfig:
     embedding_scale: multiply embeddings by √d_model (the 2017 paper, section 3.4).
     scale_scores, residual: False breaks the model on purpose, for lessons 03 and 06.
     n_encoder_layers: blocks of the encoder; 0 for every model but `EncoderDecoder`.
+    rope_scaling: None, or Llama 3.1's four numbers (factor, low_freq_factor, high_freq_factor,
+    original_max_seq_len): see `positions.stretch`.
 
     Raises ValueError, with the values, for a shape that cannot be.
     """
@@ -64,9 +66,11 @@ class TransformerConfig:
     scale_scores: bool = True
     residual: bool = True
     n_encoder_layers: int = 0
+    rope_scaling: tuple[float, float, float, int] | None = None
 
     def __post_init__(self):
         self._check_types()
+        self._check_rope_scaling()
         self._check_shape()
 
     @property
@@ -117,6 +121,22 @@ class TransformerConfig:
             raise ValueError(f"dropout must be at least 0 and below 1; got {self.dropout}.")
         if self.rope_theta == 0:
             raise ValueError("rope_theta must be above 0; got 0.")
+
+    def _check_rope_scaling(self):
+        if self.rope_scaling is None:
+            return
+        values = tuple(self.rope_scaling) if isinstance(self.rope_scaling, (tuple, list)) else ()
+        if (
+            len(values) != 4
+            or not all(isinstance(value, (int, float)) and 0 < value < float("inf") for value in values)
+            or values[0] < 1
+            or values[1] >= values[2]
+        ):
+            raise ValueError(
+                "rope_scaling must be None or (factor, low_freq_factor, high_freq_factor, original_max_seq_len), with "
+                f"a factor of at least 1 and low_freq_factor below high_freq_factor; got {self.rope_scaling!r}."
+            )
+        object.__setattr__(self, "rope_scaling", values)  # a list, as JSON has it, would make the config unhashable
 
     def _check_shape(self):
         if self.head_dim is None and self.d_model % self.n_heads:

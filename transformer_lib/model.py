@@ -147,7 +147,7 @@ class Model(Tapped):
         if self.cfg.positions != "rope":
             return None
         positions = positions if positions.dim() == 1 else positions[:, None]  # (T,) or (B, 1, T)
-        return rotation(positions, self.cfg.d_k, self.cfg.rope_theta)
+        return rotation(positions, self.cfg.d_k, self.cfg.rope_theta, self.cfg.rope_scaling)
 
 
 def make_final_norm(cfg: TransformerConfig) -> nn.Module | None:

@@ -24,15 +24,31 @@ class LearnedPositions(nn.Embedding):
     """A second table with one learned row per position, added to the embeddings (GPT-2)."""
 
 
-def rotation(positions: Tensor, d_k: int, theta: float = 10_000.0) -> tuple[Tensor, Tensor]:
+def rotation(
+    positions: Tensor, d_k: int, theta: float = 10_000.0, scaling: tuple[float, float, float, int] | None = None
+) -> tuple[Tensor, Tensor]:
     """Cosine and sine of the angles by which RoPE turns each pair of numbers (Su et al., 2021, section 3.2).
 
     Pair i of a head of width d_k turns by positions · θ_i with θ_i = theta^(−2i / d_k).
-    positions: (…); returns two tensors (…, d_k / 2), float32.
+    positions: (…); scaling: the arguments of `stretch`; returns two tensors (…, d_k / 2), float32.
     """
     frequencies = theta ** (-torch.arange(0, d_k, 2, device=positions.device) / d_k)  # (d_k / 2,)
+    if scaling is not None:
+        frequencies = stretch(frequencies, *scaling)
     angles = positions[..., None] * frequencies  # (…, d_k / 2)
     return angles.cos(), angles.sin()
+
+
+def stretch(frequencies: Tensor, factor: float, low: float, high: float, original_length: int) -> Tensor:
+    """RoPE frequencies for texts `factor` times longer than those of the first training, as in Llama 3.1.
+
+    A pair that turns more than `high` times within the original length tells neighbours apart and stays; one that turns
+    fewer than `low` times tells far places apart and turns `factor` times slower; in between, a mixture (Peng et al.,
+    2023, "YaRN", section 3.2; Llama 3.1's own code, `apply_scaling`). frequencies: (d_k / 2,); returns the same shape.
+    """
+    turns = original_length * frequencies / (2 * torch.pi)  # (d_k / 2,)
+    kept = ((turns - low) / (high - low)).clamp(0, 1)  # (d_k / 2,)
+    return frequencies * (kept + (1 - kept) / factor)  # (d_k / 2,)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
