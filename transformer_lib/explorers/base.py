@@ -1,14 +1,16 @@
 """A picture with controls that follows them quickly, says in words what it shows, and never hides an error.
 
 How it works. A matplotlib figure is built once and its artists are changed in place; it is laid out once and then the
-layout engine is switched off; it is encoded as PNG with the weakest compression at twice the page's density and put
-into an `ipywidgets.Image`. That is two to three times faster than `ipywidgets.interact` and never flickers. While a
+layout engine is switched off; only what moves is drawn again (`layers.py`); it is encoded as PNG with the weakest
+compression at twice the page's density and put into an `ipywidgets.Image`. That never flickers, and is several times
+faster than `ipywidgets.interact`. While a
 slider is dragged, ipywidgets itself sends the next value only when the last one was answered, so nothing queues up.
 
 JupyterLab hides exceptions of widget callbacks. An explorer catches them and shows them in the page.
 
-`ipywidgets.Image` has no alt text. Its tooltip becomes the image's `title`, which screen readers fall back on: it
-carries the summary, as does the live line of text below the picture.
+`ipywidgets.Image` has no alt text (and one with a tooltip fails in ipywidgets 8.1), so the summary stands
+directly below the picture as a live line that screen readers speak. Where there is no kernel the picture has the
+summary as its alt text.
 """
 
 import html
@@ -19,7 +21,19 @@ import ipywidgets as widgets
 import matplotlib
 import numpy as np
 
-from transformer_lib.plots.style import DENSITY, DPI, is_static, new_figure, pixels, png, png_bundle, set_title
+from transformer_lib.explorers.layers import Layers
+from transformer_lib.plots.style import (
+    COLOURS,
+    DENSITY,
+    DPI,
+    TEXT,
+    is_static,
+    new_figure,
+    pixels,
+    png,
+    png_bundle,
+    set_title,
+)
 
 LONGEST_TEXT = 200  # letters a learner may type before the text is cut
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
@@ -113,15 +127,16 @@ class Explorer(_Shell):
         self.update = build(self.figure)
         self.summary = self.update(**self.values())  # not caught: a bug must fail the cell, and with it the tests
         self.figure.canvas.draw()
-        self.figure.set_layout_engine("none")  # laid out once: axes do not jump, and drawing takes half the time
+        self.figure.set_layout_engine("none")  # laid out once: axes do not jump
+        self.layers = Layers(self.figure)
         width = widgets.Layout(
             width="100%", max_width=f"{int(figsize[0] * DPI)}px", height="auto", object_fit="contain"
         )
-        picture = widgets.Image(format="png", value=self.png(), layout=width, tooltip=self.summary)
+        picture = widgets.Image(format="png", value=self.png(), layout=width)
         super().__init__(controls, title=title, name=name, picture=picture)
 
     def _pixels(self) -> np.ndarray:
-        return pixels(self.figure)
+        return self.layers.draw()
 
     def png(self) -> bytes:
         """The picture as it is now."""
@@ -130,7 +145,6 @@ class Explorer(_Shell):
     def _draw(self) -> None:
         self.summary = self.update(**self.values())
         self.picture.value = self.png()
-        self.picture.tooltip = self.summary
 
 
 class HtmlExplorer(_Shell):
@@ -174,9 +188,8 @@ def _arrange(control) -> None:
     """Labels are never cut, controls stand side by side where there is room; typing waits for Enter."""
     if "description_width" in control.style.keys:
         control.style.description_width = "initial"
-    control.layout.width = "100%" if isinstance(control, TYPED) else "auto"
-    control.layout.min_width, control.layout.max_width = "min(100%, 17em)", "min(100%, 50em)"
-    control.layout.flex = "1 1 17em" if isinstance(control, TYPED) else "0 1 auto"
+    wide = "100%" if isinstance(control, TYPED) else "26em" if "slider" in type(control).__name__.lower() else "auto"
+    control.layout.width, control.layout.max_width = wide, "min(100%, 60em)"
     control.layout.margin = "2px 18px 2px 2px"
     if isinstance(control, TYPED):
         control.continuous_update = False
@@ -193,7 +206,7 @@ def _fit(fig, text) -> None:
 
 
 def _caption(summary: str) -> str:
-    style = "color: var(--jp-ui-font-color1, inherit); line-height: 1.45; max-width: 800px; white-space: normal"
+    style = f"{TEXT}; white-space: normal"
     return (
         f'<div class="explorer-summary" role="status" aria-live="polite" style="{style}">{html.escape(summary)}</div>'
     )
@@ -203,9 +216,6 @@ def _alert(error: Exception) -> str:
     """One sentence, and the traceback folded below it."""
     sentence = html.escape(f"This explorer could not draw these values. {type(error).__name__}: {error}")
     trace = html.escape("".join(traceback.format_exception(error)))
-    style = (
-        "color: var(--jp-ui-font-color1, inherit); border-left: 4px solid #D55E00; padding: 4px 10px; "
-        "line-height: 1.45; max-width: 800px; white-space: normal"
-    )
+    style = f"{TEXT}; border-left: 4px solid {COLOURS['red']}; padding: 4px 10px; white-space: normal"
     details = f'<details><summary>Where it happened</summary><pre style="white-space: pre-wrap">{trace}</pre></details>'
     return f'<div class="explorer-error" role="alert" style="{style}"><b>✗ {sentence}</b>{details}</div>'

@@ -1,11 +1,13 @@
 """What lessons put into a page: text with the theme's own colours, and the same in plain words."""
 
 import html
+import re
 
 from IPython.display import display
 
-TEXT = "color: var(--jp-ui-font-color1, inherit); line-height: 1.5; max-width: 800px"
-EDGES = {"right": "#009E73", "wrong": "#D55E00", "open": "#767676"}  # Okabe and Ito's green and red, and a grey
+from transformer_lib.plots.style import COLOURS, TEXT
+
+EDGES = {"right": COLOURS["green"], "wrong": COLOURS["red"], "open": COLOURS["grey"]}
 
 
 class Note:
@@ -31,5 +33,5 @@ def show_note(note: Note, about: dict | None = None) -> None:
 
 
 def escape(text) -> str:
-    """Text that is safe inside HTML."""
-    return html.escape(str(text))
+    """Text that is safe inside HTML; `code` in backquotes is set as code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(str(text)))

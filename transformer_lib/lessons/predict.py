@@ -3,8 +3,8 @@
 import ipywidgets as widgets
 
 from transformer_lib.explorers.base import WIDGET_VIEW
-from transformer_lib.lessons.page import EDGES, TEXT, escape
-from transformer_lib.plots.style import is_static
+from transformer_lib.lessons.page import EDGES, escape
+from transformer_lib.plots.style import TEXT, is_static
 
 
 class Prediction:

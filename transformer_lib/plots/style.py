@@ -8,7 +8,9 @@ background and is therefore as readable in JupyterLab's dark theme as in the lig
 import base64
 import io
 import os
+import struct
 import textwrap
+import zlib
 
 import matplotlib
 import numpy as np
@@ -30,6 +32,12 @@ COLOURS = {
 CYCLE = [COLOURS[name] for name in ("blue", "red", "green", "orange", "purple", "sky", "black")]
 SEQUENTIAL = "cividis"  # for quantities from nothing to much: weights, probabilities
 DIVERGING = "RdBu_r"  # for signed quantities: always with limits symmetric around 0
+
+# Words in the page (not in a picture) take the theme's own colour and size.
+TEXT = (
+    "color: var(--jp-ui-font-color1, inherit); font-size: var(--jp-content-font-size1, 14px); "
+    "line-height: 1.5; max-width: 800px"
+)
 
 DPI = 100  # CSS pixels per inch: a figure 8 in wide is 800 pixels wide on the page
 DENSITY = 2  # picture pixels per CSS pixel, for sharp text on today's screens
@@ -112,12 +120,30 @@ def pixels(fig: Figure) -> np.ndarray:
 
 def png(image: np.ndarray, small: bool = False) -> bytes:
     """Encode pixels (height, width, 3) as PNG: quickly, or `small` (256 colours, strongest compression) for files."""
-    picture = Image.fromarray(image)
-    if small:
-        picture = picture.quantize(256, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+    if not small:
+        return _quick_png(image)
     stream = io.BytesIO()
-    picture.save(stream, "png", compress_level=9 if small else 1, dpi=(DPI * DENSITY, DPI * DENSITY))
+    picture = Image.fromarray(image).quantize(256, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+    picture.save(stream, "png", compress_level=9)
     return stream.getvalue()
+
+
+def _quick_png(image: np.ndarray) -> bytes:
+    """PNG with one filter for all rows: each row minus the one above. Libraries try five per row, in twice the time."""
+    height, width = image.shape[:2]
+    rows = np.empty((height, 1 + 3 * width), np.uint8)
+    rows[:, 0] = 2  # the filter "up" of the PNG specification, section 9.2
+    flat = np.ascontiguousarray(image).reshape(height, 3 * width)
+    rows[0, 1:] = flat[0]
+    np.subtract(flat[1:], flat[:-1], out=rows[1:, 1:])
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)  # 8 bits per channel, RGB
+    parts = ((b"IHDR", head), (b"IDAT", zlib.compress(rows, 1)), (b"IEND", b""))
+    chunks = (struct.pack(">I", len(data)) + kind + data + _checksum(kind + data) for kind, data in parts)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+def _checksum(data: bytes) -> bytes:
+    return struct.pack(">I", zlib.crc32(data))
 
 
 def png_bundle(image: np.ndarray, *, text: str, alt: str, name: str | None):
