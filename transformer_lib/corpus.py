@@ -1,8 +1,9 @@
 """What the course's models read: stories, repeated symbols, and any text file.
 
-**Stories** come from a probabilistic grammar of our own (`grammar.py`, told by `storyteller.py`), seeded, in any amount.
-Names, things and lists come again, pronouns follow their owner, quotation marks close, causes have effects: attention
-has something to find. The grammar knows how probable each story is. −ln p, in nats, is the story's information, and
+**Stories** come from a probabilistic grammar of our own (words in `grammar.py`, plots in `story_plots.py`, told by
+`storyteller.py`), seeded, in any amount. Names, things and lists come again, pronouns follow their owner, quotation
+marks close, causes have effects: attention has something to find. The grammar knows how probable each story is; −ln p,
+in nats, is the story's information, and
 
     bound = sum of story.information / number of tokens (the newline that ends each story counts as one)
 
@@ -12,7 +13,7 @@ stories it is tested on may go far below. The number depends on the tokenizer, b
 spread over its tokens. A model with a context shorter than the stories, or windows that start inside a story, has less
 to go by, so its best possible loss is higher.
 
-**Seeds.** Training stories use small seeds (0, 1, 2 …), fresh ones `FRESH_SEED` + 0, 1, 2 …, so they never share a stream.
+**Seeds.** Training stories use small seeds (0, 1, 2 …), fresh ones `FRESH_SEED` + 0, 1, 2 …: never the same stream.
 """
 
 import codecs
@@ -65,7 +66,7 @@ def story_text(n_bytes: int, seed: int = 0) -> str:
 
 
 def information(text: str) -> float:
-    """−ln p of a text of whole stories, in nats, found by parsing it. ValueError names the first line that is no story."""
+    """−ln p of a text of whole stories, in nats, found by parsing it. ValueError names the first line that is none."""
     total = 0.0
     for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
         story = next(derivations(line), None)
@@ -87,8 +88,8 @@ def repeated_sequences(n: int, length: int, vocab_size: int, seed: int = 0) -> R
     """`n` rows of random symbols that repeat: the task that makes induction heads (Olsson et al. 2022).
 
     Each row draws a period between length/4 and length/2, then so many symbols, and repeats them until it is full. Only
-    a model that finds the earlier occurrence of a symbol can say what comes next: the period differs from row to row, so
-    that looking back by a fixed distance does not do. Positions that are not predictable have `earlier` 0.
+    a model that finds the earlier occurrence of a symbol can say what comes next: the period differs from row to row,
+    so that looking back by a fixed distance does not do. Positions that are not predictable have `earlier` 0.
     """
     if n < 1 or length < 8 or vocab_size < 2:
         raise ValueError(
@@ -105,7 +106,7 @@ def repeated_sequences(n: int, length: int, vocab_size: int, seed: int = 0) -> R
 
 
 def read_text(path: str | os.PathLike, min_characters: int = 1, max_bytes: int = 500_000_000) -> str:
-    """The text of a UTF-8 file (or UTF-16, if its first bytes say so); a byte order mark is dropped, "\\r\\n" becomes "\\n".
+    """The text of a UTF-8 (or marked UTF-16) file, without its byte order mark, all lines ending in "\\n".
 
     Raises ValueError, in one sentence, for a file that is missing, empty or too short, too large, or not text.
     """

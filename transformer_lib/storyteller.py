@@ -1,9 +1,9 @@
 """How the grammar's sentences become a story, and how a story is read back into the choices that made it.
 
 `Teller` makes every choice in one method, `choose`, with equally likely options. It adds ln(number of options) to
-the story's information, and makes a choice only where its outcome is written. `Reader` is the same teller made to follow a
-given text: at each choice it tries the options that the text allows. A text with exactly one derivation has probability
-exp(−information); the tests look for a second derivation and find none.
+the story's information, and makes a choice only where its outcome is written. `Reader` is the same teller made to
+follow a given text: at each choice it tries the options that the text allows. A text with exactly one derivation has
+probability exp(−information); the tests look for a second derivation and find none.
 """
 
 import math
@@ -14,6 +14,7 @@ from functools import cache
 from typing import NamedTuple
 
 from transformer_lib import grammar
+from transformer_lib.story_plots import PLOTS, SHAPES
 
 
 class Mark(NamedTuple):
@@ -22,7 +23,7 @@ class Mark(NamedTuple):
     kind            what it is                              earlier: the place it depends on
     "name"          a hero's or friend's name               the same name's last mention, None at its first
     "kin"           "mom", "uncle" …                        the same word's last mention, or None
-    "pronoun"       he, him, his, himself, they …           its owner's last mention (for twins: both names)
+    "pronoun"       he, him, his, they …           its owner's last mention (for twins: both names)
     "thing"         the noun of an object                   the same noun's last mention, or None
     "open"          an opening quotation mark               None
     "close"         a closing quotation mark                its opening mark
@@ -51,7 +52,7 @@ class Slot(NamedTuple):
 
 class Sentence(NamedTuple):
     parts: tuple[str | Slot, ...]
-    pattern: re.Pattern  # what it looks like, whatever fills the slots
+    pattern: str  # what it looks like, whatever fills the slots
     new: frozenset[str]  # roles that must not have been used yet
     known: frozenset[str]  # roles that must have been
 
@@ -68,8 +69,11 @@ def compile_sentence(template: str) -> Sentence:
                 roles[sign].add(role)
         elif part:
             parts.append(part)
-    pattern = "".join(re.escape(part) if isinstance(part, str) else "[A-Za-z ]+?" for part in parts)
-    return Sentence(tuple(parts), re.compile(pattern), frozenset(roles["+"]), frozenset(roles["="]))
+    pattern = "".join(re.escape(part) if isinstance(part, str) else "[A-Za-z, ]+?" for part in parts)
+    return Sentence(tuple(parts), pattern, frozenset(roles["+"]), frozenset(roles["="]))
+
+
+compile_pattern = cache(re.compile)
 
 
 @cache
@@ -96,8 +100,8 @@ class Teller:
         self.opening: tuple[int, int] | None = None  # the quotation mark still open
 
     def tell(self) -> Story:
-        for section in grammar.SHAPES[self.choose(grammar.SHAPES)]:
-            beats = (section,) if section is not grammar.PLOTS else section[self.choose(section)]
+        for section in SHAPES[self.choose(SHAPES)]:
+            beats = (section,) if section is not PLOTS else section[self.choose(section)]
             for beat in beats:
                 self.tell_beat(beat)
         return Story("".join(self.parts), self.information, tuple(self.choices), tuple(self.marks))
@@ -142,13 +146,15 @@ class Teller:
         if role == "pair":
             self.world |= {"hero": self.draw_pair(), "kind": grammar.TWINS}
             return self.mention("hero")
+        if role == "both":
+            return self.mention("hero", "friend")
         word = self.world.get(role)
         if word is None:
             word = self.draw_person(role) if role in ("hero", "friend") else self.draw_word(slot)
             self.world[role] = word
         if slot.pronoun and self.nearest.get(word["he"]) == role and self.choose(("name", "pronoun")):
             form = slot.pronoun
-        if form == "" and role in ("hero", "friend", "kin"):
+        if form == "" and slot.kind in ("hero", "friend", "kin"):
             return self.mention(role)
         text = word[form]
         here = (self.length, self.length + len(text))
@@ -159,18 +165,19 @@ class Teller:
             self.last[role] = here
         self.write(text[0].upper() + text[1:] if slot.capital else text)
 
-    def mention(self, role: str) -> None:
-        """Write a person's name, or two joined by "and"."""
-        word, start = self.world[role], self.length
-        for i, name in enumerate(word[""].split(" and ")):
+    def mention(self, *roles: str) -> None:
+        """Write one or more people's names: "Mia", "Mia and Tom", "Mia, Tom and Ben"."""
+        names = [(role, name) for role in roles for name in self.world[role][""].split(" and ")]
+        for i, (role, name) in enumerate(names):
             if i:
-                self.write(" and ")
+                self.write(" and " if i == len(names) - 1 else ", ")
             here = (self.length, self.length + len(name))
-            self.marks.append(Mark("kin" if role == "kin" else "name", *here, self.last.get(name)))
+            self.marks.append(Mark("name" if role in ("hero", "friend") else "kin", *here, self.last.get(name)))
+            first = i == 0 or names[i - 1][0] != role
+            self.last[role] = here if first else (self.last[role][0], here[1])
             self.last[name] = here
+            self.nearest[self.world[role]["he"]] = role
             self.write(name)
-        self.last[role] = (start, self.length)
-        self.nearest[word["he"]] = role
 
     def draw_word(self, slot: Slot) -> dict[str, str]:
         words = self.left.get(slot.kind) or grammar.WORDS[slot.kind]
@@ -217,6 +224,10 @@ class Teller:
         return first + last, "he" if last in grammar.LAST_SYLLABLES["he"] else "she"
 
 
+# Options that write nothing themselves: the next choice shows which one was taken.
+HIDDEN = {"name", "pronoun", "common", "invented"}
+
+
 class Mismatch(Exception):
     """The text goes on differently from the story that a reader is following."""
 
@@ -227,6 +238,7 @@ class Reader(Teller):
     def __init__(self, text: str, forced: tuple[int, ...] = ()):
         super().__init__()
         self.text = text
+        self.lower = text.lower()
         self.forced = forced
         self.untried: list[tuple[int, ...]] = []
 
@@ -246,18 +258,15 @@ class Reader(Teller):
     def fits(self, option, form: str, at: int) -> bool:
         """Whether the text could go on with `option` at this position. Options that write nothing yet always could."""
         if isinstance(option, Sentence):
-            return option.pattern.match(self.text, at) is not None
+            return compile_pattern(option.pattern).match(self.text, at) is not None
         if isinstance(option, dict):
-            return self.text.startswith(option[form], at)
-        return option in HIDDEN or not isinstance(option, str) or self.text.startswith(option, at)
+            option = option[form]
+        return option in HIDDEN or not isinstance(option, str) or self.lower.startswith(option.lower(), at)
 
     def write(self, part: str) -> None:
         if not self.text.startswith(part, self.length):
             raise Mismatch
         super().write(part)
-
-
-HIDDEN = {"name", "pronoun", "common", "invented"}
 
 
 def derivations(text: str) -> Iterator[Story]:
