@@ -1,5 +1,10 @@
 """The Transformer, from first principles: the small library behind the notebooks."""
 
+import os
+
+# Read once, when torch is loaded: on a busy machine, threads that wait for each other give way instead of spinning.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
 from transformer_lib.config import PRESETS, TransformerConfig
 from transformer_lib.devices import pick_device
 from transformer_lib.generation import generate

@@ -1,0 +1,189 @@
+"""The course's own model: a small Transformer trained on the story corpus, once, when it is first needed.
+
+    model, tokenizer = load_toy()
+
+It is kept in a folder of its own and found there the next time: `checkpoints/` beside the package in a checkout, the
+user's cache folder otherwise, or wherever the environment variable TRANSFORMER_CHECKPOINTS says. The folder's name
+holds a digest of the recipe, the corpus included, so that a changed recipe is trained anew. `python -m transformer_lib.toy`
+trains it if it is missing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import time
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from transformer_lib import checkpoint, corpus
+from transformer_lib.config import PRESETS
+from transformer_lib.model import Transformer
+from transformer_lib.runs import RunIsBusy
+from transformer_lib.tokenizer import Tokenizer
+from transformer_lib.training import History, TextBatches, TrainConfig, cross_entropy, train
+
+TEXT_BYTES = 4_000_000
+VOCABULARY_BYTES = 1_000_000  # of the text, from which the vocabulary is learnt
+CONTEXT = 256
+CONFIG = PRESETS["toy"]
+TRAINING = TrainConfig(
+    steps=1000,
+    batch_size=8,
+    learning_rate=4e-3,
+    warmup_steps=50,
+    weight_decay=0.1,
+    eval_every=100,
+    save_every=100,
+    threads=1,
+)
+N_EVALUATED = 200  # fresh stories on which the loss is measured
+
+
+def load_toy(progress: bool = True) -> tuple[Transformer, Tokenizer]:
+    """(model, tokenizer): the trained toy, on the CPU, in eval mode. Trains it first if there is none, about a minute.
+
+    Where another process is training it, this one waits for it.
+    """
+    folder = toy_folder()
+    while not is_trained(folder):
+        try:
+            train_toy(folder, progress=progress)
+        except RunIsBusy:
+            wait_for_other_process(folder, progress)
+    return checkpoint.load_model(folder), checkpoint.load_tokenizer(folder)
+
+
+def train_toy(out, seed: int = 0, progress: bool = True, on_step=None) -> History:
+    """Train the toy into the folder `out`, or go on with it there."""
+    text, tokenizer = toy_text(), toy_tokenizer()
+    ids = torch.tensor(tokenizer.encode(text))  # (N,)
+    model = untrained_toy(seed)
+    stories = corpus.fresh_stories(N_EVALUATED)
+
+    def evaluate(model: Transformer) -> float:
+        return story_loss(model, tokenizer, stories)
+
+    config = TrainConfig(**(TRAINING.__dict__ | {"seed": seed}))
+    batches = story_batches(ids, tokenizer)
+    return train(
+        model, batches, config, evaluate=evaluate, out=out, tokenizer=tokenizer, progress=progress, on_step=on_step
+    )
+
+
+def untrained_toy(seed: int = 0) -> Transformer:
+    """The toy as it was before its first step, in eval mode."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Transformer(CONFIG).eval()
+
+
+def toy_history() -> History:
+    """The losses and evaluations of the trained toy's training. Train it with `load_toy()` first."""
+    about = checkpoint.read_about(toy_folder())
+    if about is None:
+        raise ValueError("The toy is not trained yet: call load_toy() first.")
+    return History(**about["history"])
+
+
+def toy_text() -> str:
+    """What the toy is trained on."""
+    return corpus.story_text(TEXT_BYTES)
+
+
+@cache
+def toy_tokenizer() -> Tokenizer:
+    """The toy's vocabulary: byte-pair encoding of the stories."""
+    return Tokenizer.train(corpus.story_text(VOCABULARY_BYTES), CONFIG.vocab_size)
+
+
+def story_batches(ids: Tensor, tokenizer: Tokenizer) -> TextBatches:
+    """Windows that begin at the newline before a story, so that a name's first mention is in sight."""
+    (newline,) = tokenizer.encode("\n")
+    return TextBatches(ids, CONTEXT, starts=(ids == newline).nonzero().flatten())
+
+
+def encode_stories(tokenizer: Tokenizer, stories: list[corpus.Story]) -> tuple[Tensor, Tensor]:
+    """Stories as rows, each from the newline before it to the newline that ends it, padded on the right.
+
+    Returns ids (N, T) int64 and mask (N, T) bool, True = a token of the story or its end: what is to be predicted.
+    """
+    rows = [tokenizer.encode(f"\n{story.text}\n") for story in stories]
+    longest = max(len(row) for row in rows)
+    ids = torch.tensor([row + row[-1:] * (longest - len(row)) for row in rows])  # (N, T)
+    lengths = torch.tensor([len(row) for row in rows])  # (N,)
+    at = torch.arange(longest)  # (T,)
+    return ids, (at > 0) & (at < lengths[:, None])  # (N, T)
+
+
+@torch.no_grad()
+def story_loss(model: Transformer, tokenizer: Tokenizer, stories: list[corpus.Story]) -> float:
+    """Loss in nats per token over whole stories, each read from its beginning; `entropy_floor` is its lower bound."""
+    ids, mask = encode_stories(tokenizer, stories)
+    total = 0.0
+    for rows, counts in zip(ids.split(50), mask.split(50), strict=True):
+        total += float(cross_entropy(model(rows[:, :-1]), rows[:, 1:], counts[:, 1:])) * int(counts.sum())
+    return total / int(mask.sum())
+
+
+def entropy_floor(tokenizer: Tokenizer, stories: list[corpus.Story]) -> float:
+    """The stories' own information in nats per token: no model's mean loss over fresh stories can be lower."""
+    _, mask = encode_stories(tokenizer, stories)
+    return sum(story.information for story in stories) / int(mask.sum())
+
+
+def toy_folder() -> Path:
+    """Where the toy is, or will be."""
+    return checkpoints_folder() / f"toy-{recipe_digest()}"
+
+
+def checkpoints_folder() -> Path:
+    """The folder of trained models: TRANSFORMER_CHECKPOINTS, beside the package in a checkout, or the user's cache."""
+    if os.environ.get("TRANSFORMER_CHECKPOINTS"):
+        return Path(os.environ["TRANSFORMER_CHECKPOINTS"]).expanduser().resolve()
+    checkout = Path(__file__).resolve().parent.parent
+    if (checkout / "pyproject.toml").exists():
+        return checkout / "checkpoints"
+    from platformdirs import user_cache_path
+
+    return user_cache_path("transformer_lib") / "checkpoints"
+
+
+@cache
+def recipe_digest() -> str:
+    """A short name for everything that decides the trained weights; the beginning of the text stands for the corpus."""
+    recipe = repr((CONFIG, TRAINING, CONTEXT, TEXT_BYTES, VOCABULARY_BYTES, corpus.story_text(100_000)))
+    return hashlib.sha256(recipe.encode()).hexdigest()[:12]
+
+
+def is_trained(folder) -> bool:
+    about = checkpoint.read_about(folder)
+    return about is not None and len(about["history"]["losses"]) == TRAINING.steps
+
+
+def wait_for_other_process(folder: Path, progress: bool, seconds: float = 1.0) -> None:
+    """Say how far the other process is, and wait a little."""
+    about = checkpoint.read_about(folder)
+    done = 0 if about is None else len(about["history"]["losses"])
+    if progress:
+        print(
+            f"\rAnother process is training the toy ({done} of {TRAINING.steps} steps); waiting …",
+            end="",
+            file=sys.stderr,
+        )
+    time.sleep(seconds)
+
+
+def main() -> int:
+    if not is_trained(toy_folder()):
+        load_toy()
+        print(f"\nThe toy is trained: {toy_folder()}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,287 @@
+"""One training loop for everything that the course trains.
+
+    history = train(model, TextBatches(ids, context=128), TrainConfig(steps=1000), out="runs/mine")
+
+A step is decided by (weights, optimizer, seed, step) and by nothing else: the batch is a function of the step, and
+torch's random numbers are seeded anew at every step. So a run that was interrupted and resumed ends with the very
+losses of one that was not, bit for bit on the CPU with the same number of threads.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from transformer_lib.devices import choose_threads, pick_device, using_threads
+from transformer_lib.runs import Run, interruptible, progress_bar
+
+SCHEDULES = ("cosine", "inverse_sqrt", "constant")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """How to train.
+
+    steps: updates of the weights.                  batch_size: rows of a batch, B.
+    learning_rate: its largest value, reached after warmup_steps.
+    schedule: "cosine" (down to final_fraction of it at the last step), "inverse_sqrt" (Vaswani et al., 2017, section
+    5.3) or "constant".
+    weight_decay: AdamW's, on matrices alone.       betas: AdamW's, for the mean and the mean square of the gradient.
+    grad_clip: longest gradient, as a vector of all weights; a longer one is shortened to it. None: never.
+    seed: of the batches and of dropout (not of the weights that the model starts with).
+    eval_every: steps between two evaluations; None: at the end alone.
+    save_every: steps between two checkpoints.
+    threads: of the CPU; None: `choose_threads`.    device: None: `pick_device()`.
+
+    Raises ValueError, with the values, for what cannot be.
+    """
+
+    steps: int
+    batch_size: int = 16
+    learning_rate: float = 3e-3
+    schedule: str = "cosine"
+    warmup_steps: int = 50
+    final_fraction: float = 0.0
+    weight_decay: float = 0.1
+    betas: tuple[float, float] = (0.9, 0.95)
+    grad_clip: float | None = 1.0
+    seed: int = 0
+    eval_every: int | None = None
+    save_every: int = 200
+    threads: int | None = None
+    device: str | None = None
+
+    def __post_init__(self):
+        for name in ("steps", "batch_size", "eval_every", "save_every", "threads"):
+            value = getattr(self, name)
+            if value is None and name in ("eval_every", "threads"):
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1; got {value!r}.")
+        for name in ("seed", "warmup_steps"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+                raise ValueError(f"{name} must be a whole number of at least 0; got {value!r}.")
+        for name in ("learning_rate", "weight_decay", "final_fraction", "grad_clip"):
+            value = getattr(self, name)
+            if value is None and name == "grad_clip":
+                continue
+            if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < math.inf:
+                raise ValueError(f"{name} must be a finite number of at least 0; got {value!r}.")
+        if self.learning_rate == 0 or self.grad_clip == 0:
+            raise ValueError("learning_rate and grad_clip must be above 0; with 0 nothing would be learnt.")
+        if self.schedule not in SCHEDULES:
+            raise ValueError(f"schedule must be one of {', '.join(map(repr, SCHEDULES))}; got {self.schedule!r}.")
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas must be two numbers of at least 0 and below 1; got {self.betas!r}.")
+
+    def learning_rate_at(self, step: int) -> float:
+        """The rate of step 0, 1, 2 …: a straight rise over warmup_steps, then the schedule."""
+        done, warmup = step + 1, max(self.warmup_steps, 1)
+        if done < warmup:
+            return self.learning_rate * done / warmup
+        if self.schedule == "constant":
+            return self.learning_rate
+        if self.schedule == "inverse_sqrt":
+            return self.learning_rate * math.sqrt(warmup / done)
+        progress = (done - warmup) / max(self.steps - warmup, 1)
+        cosine = (1 + math.cos(math.pi * progress)) / 2
+        return self.learning_rate * (self.final_fraction + (1 - self.final_fraction) * cosine)
+
+
+@dataclass
+class History:
+    """What a run has seen: one loss per step, nats per token on the batch before its update."""
+
+    losses: list[float] = field(default_factory=list)
+    evaluations: list[tuple[int, float]] = field(default_factory=list)  # (steps done, evaluate(model))
+    learning_rates: list[float] = field(default_factory=list)
+    tokens: int = 0
+    seconds: float = 0.0
+    threads: int = 1
+
+    @property
+    def step(self) -> int:
+        """Steps done."""
+        return len(self.losses)
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+
+class TextBatches:
+    """Batches of windows of a text: `TextBatches(ids, context)(step, config)` -> (B, context + 1) int64.
+
+    ids: (N,), the text's tokens. starts: where a window may begin, (S,); None: anywhere. Each window is drawn
+    independently.
+    """
+
+    def __init__(self, ids: Tensor | list[int], context: int, starts: Tensor | None = None):
+        self.ids = torch.as_tensor(ids, dtype=torch.int64)  # (N,)
+        if len(self.ids) < context + 1:
+            raise ValueError(
+                f"the text has {len(self.ids)} tokens, too few for one window of context + 1 = {context + 1}; "
+                f"give more text, or a shorter context."
+            )
+        last = len(self.ids) - context - 1
+        self.starts = torch.arange(last + 1) if starts is None else starts[starts <= last]  # (S,)
+        self.window = torch.arange(context + 1)  # (T + 1,)
+
+    def __call__(self, step: int, config: TrainConfig) -> Tensor:
+        chosen = self.starts[torch.randint(len(self.starts), (config.batch_size,))]  # (B,)
+        return self.ids[chosen[:, None] + self.window]  # (B, T + 1)
+
+
+def cross_entropy(logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Mean −ln p of the targets, in nats. logits: (B, T, V); targets: (B, T); mask: (B, T) bool, True = it counts.
+
+    The mask goes before the mean: what does not count is not in its denominator either.
+    """
+    if mask is not None:
+        logits, targets = logits[mask], targets[mask]  # (N, V), (N,)
+        if len(targets) == 0:
+            raise ValueError("the loss mask leaves no target at all in this batch.")
+    return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), targets.reshape(-1))
+
+
+def next_token_loss(model: nn.Module, batch) -> Tensor:
+    """A language model's loss. batch: ids (B, T + 1), or (ids, mask) with the mask True where a target counts."""
+    ids, mask = batch if isinstance(batch, (tuple, list)) else (batch, None)
+    return cross_entropy(model(ids[:, :-1]), ids[:, 1:], None if mask is None else mask[:, 1:])
+
+
+def train(
+    model: nn.Module,
+    batches: Callable,
+    config: TrainConfig,
+    *,
+    loss_fn: Callable = next_token_loss,
+    evaluate: Callable[[nn.Module], float] | None = None,
+    out=None,
+    resume: bool = True,
+    tokenizer=None,
+    on_step: Callable[[History], None] | None = None,
+    progress: bool = True,
+) -> History:
+    """Train `model` in place; returns the `History`.
+
+    batches(step, config) -> a batch: a tensor, or a tuple of tensors. It must give the same batch for the same step; it
+    may draw from torch's global random numbers, which are seeded with (config.seed, step) just before.
+    loss_fn(model, batch) -> a scalar. evaluate(model) -> a number, called in eval mode, every config.eval_every steps.
+    out: a folder for checkpoints. With resume=True, a run that is there goes on, and a finished one is only loaded; the
+    folder of another run is refused. tokenizer: is stored with the weights.
+    on_step(history): called after every step.
+
+    Ctrl-C lets the step end and writes a checkpoint first. A loss that is not finite raises FloatingPointError.
+    """
+    device = pick_device(config.device)
+    model.to(device)
+    optimizer = make_optimizer(model, config)
+    run = Run(model, optimizer, config, History(), out, tokenizer, {"loss": name_of(loss_fn)})
+    with run.locked(), torch.random.fork_rng(devices=[]):
+        seed_step(config, 0)
+        run.restore(resume, first_batch=batches(0, config))
+        history = run.history
+        if history.step == config.steps:
+            return history
+        history.threads = config.threads or (history.threads if history.step else choose_threads(run.size))
+        run.announce(device, progress)
+        with (
+            using_threads(history.threads),
+            interruptible() as interrupted,
+            progress_bar(history, config.steps, progress) as shown,
+        ):
+            model.train()
+            while history.step < config.steps:
+                one_step(model, optimizer, batches, loss_fn, config, history, device)
+                due = config.eval_every and history.step % config.eval_every == 0
+                if evaluate is not None and (due or history.step == config.steps):
+                    history.evaluations.append((history.step, evaluate_now(model, evaluate)))
+                stop = interrupted()
+                if stop or history.step % config.save_every == 0 or history.step == config.steps:
+                    run.save()
+                shown(history)
+                if on_step is not None:
+                    on_step(history)
+                if stop and history.step < config.steps:
+                    raise KeyboardInterrupt(run.how_to_resume())
+    return history
+
+
+def one_step(model, optimizer, batches, loss_fn, config: TrainConfig, history: History, device) -> None:
+    """Batch, loss, gradient, update; noted in `history`."""
+    start, step = time.perf_counter(), history.step
+    seed_step(config, step)
+    batch = to_device(batches(step, config), device)
+    loss = loss_fn(model, batch)
+    value = loss.item()
+    require_finite(value, "loss", step, config)
+    loss.backward()
+    length = nn.utils.clip_grad_norm_(model.parameters(), config.grad_clip or math.inf).item()
+    require_finite(length, "gradient", step, config)
+    rate = config.learning_rate_at(step)
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.step()
+    optimizer.zero_grad()
+    history.losses.append(value)
+    history.learning_rates.append(rate)
+    history.tokens += (batch if isinstance(batch, Tensor) else batch[0]).numel()
+    history.seconds += time.perf_counter() - start
+
+
+def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
+    """AdamW (Loshchilov and Hutter, 2019). Biases and norms do not decay: zero is not their neutral value."""
+    matrices = [p for p in model.parameters() if p.dim() >= 2]
+    vectors = [p for p in model.parameters() if p.dim() < 2]
+    groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    groups = [group for group in groups if group["params"]]
+    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas, fused=True)
+
+
+def evaluate_now(model: nn.Module, evaluate: Callable[[nn.Module], float]) -> float:
+    model.eval()
+    with torch.no_grad():
+        value = float(evaluate(model))
+    model.train()
+    return value
+
+
+@torch.no_grad()
+def mean_loss(model: nn.Module, batches: Iterable, loss_fn: Callable = next_token_loss) -> float:
+    """The loss over several batches, each weighted by its number of rows; in eval mode."""
+    was_training = model.training
+    model.eval()
+    total = rows = 0.0
+    for batch in batches:
+        n = len(batch if isinstance(batch, Tensor) else batch[0])
+        total, rows = total + n * float(loss_fn(model, batch)), rows + n
+    model.train(was_training)
+    return total / rows
+
+
+def seed_step(config: TrainConfig, step: int) -> None:
+    torch.manual_seed((config.seed * 1_000_003 + step) % 2**32)
+
+
+def require_finite(value: float, what: str, step: int, config: TrainConfig) -> None:
+    if not math.isfinite(value):
+        raise FloatingPointError(
+            f"The {what} is {value} at step {step + 1}, so training stops; the last checkpoint is kept. "
+            f"Try a learning rate below {config.learning_rate:g}, a longer warm-up or grad_clip."
+        )
+
+
+def to_device(batch, device):
+    return batch.to(device) if isinstance(batch, Tensor) else tuple(part.to(device) for part in batch)
+
+
+def name_of(function) -> str:
+    return getattr(function, "__name__", type(function).__name__)
