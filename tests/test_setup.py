@@ -16,6 +16,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from transformer_lib import checkpoint, doctor
+
 ROOT = Path(__file__).resolve().parent.parent
 CI = ROOT / ".ci"
 PIN = re.compile(r"^([a-z0-9][a-z0-9.-]*)==(\d[\w.]*)$")
@@ -251,3 +253,32 @@ def address(server, folder):
                 return info["url"].rstrip("/"), info["token"]
         time.sleep(0.1)
     raise AssertionError((folder / "log").read_text()[-2000:])
+
+
+# --- the doctor
+
+
+def test_the_doctor_names_what_is_missing_and_what_to_do(monkeypatch):
+    monkeypatch.setattr(doctor, "installed", {"torch": "2.13.0+cpu", "numpy": "1.0"}.get)
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
+    text = doctor.report()
+    assert "numpy 1.0 is not the version that was tested" in text
+    assert "sentencepiece is not installed: run `make lab`" in text
+    assert "torch 2.13.0+cpu is not" not in text  # any build of the pinned version will do
+    assert "not found: the browser tests will be skipped" in text
+
+
+def test_the_doctor_says_whether_the_toy_is_trained_or_damaged(monkeypatch, tmp_path):
+    monkeypatch.setattr(doctor, "toy_folder", lambda: tmp_path)
+    assert "not yet trained" in doctor.report()
+    (tmp_path / checkpoint.FILE).write_bytes(b"cut short")
+    text = doctor.report()
+    assert "damaged" in text and f"Delete {tmp_path}" in text
+
+
+def test_the_doctor_finds_nothing_amiss_where_the_pins_are_installed(capsys, monkeypatch):
+    monkeypatch.setattr(doctor, "toy_folder", lambda: ROOT / "nowhere")
+    monkeypatch.setattr(doctor, "MEMORY_NEEDED", 0)
+    monkeypatch.setattr(doctor, "DISK_NEEDED", 0)
+    assert doctor.main() == 0
+    assert capsys.readouterr().out.endswith("Nothing is missing.\n")

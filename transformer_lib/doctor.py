@@ -8,10 +8,13 @@ import platform
 import re
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import torch
+
+from transformer_lib.toy import is_trained, toy_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("torch", "numpy", "matplotlib", "jupyterlab", "ipykernel", "ipywidgets", "sentencepiece", "tokenizers")
@@ -35,7 +38,7 @@ def main() -> int:
     return 0
 
 
-def findings(advice: list[str]):
+def findings(advice: list[str]) -> Iterator[tuple[str, str]]:
     """Yields (name, finding) pairs; appends to `advice` what the reader should do."""
     yield "Python", f"{platform.python_version()} ({sys.executable})"
     if not (3, 11) <= sys.version_info[:2] <= (3, 13):
@@ -49,7 +52,7 @@ def findings(advice: list[str]):
     yield "toy model", toy(advice)
 
 
-def packages(advice: list[str]):
+def packages(advice: list[str]) -> Iterator[tuple[str, str]]:
     pins = pinned_versions()
     for name in PACKAGES:
         version = installed(name)
@@ -89,7 +92,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def room(advice: list[str]):
+def room(advice: list[str]) -> Iterator[tuple[str, str]]:
     memory, disk = psutil.virtual_memory(), shutil.disk_usage(ROOT)
     yield "memory", f"{memory.available / 1e9:.1f} GB free of {memory.total / 1e9:.1f} GB"
     yield "disk", f"{disk.free / 1e9:.1f} GB free"
@@ -105,18 +108,14 @@ def chromium() -> str | None:
 
 
 def toy(advice: list[str]) -> str:
-    from transformer_lib.checkpoint import read_about
-    from transformer_lib.toy import toy_folder
-
     folder = toy_folder()
     try:
-        about = read_about(folder)
+        if is_trained(folder):
+            return f"trained, in {folder}"
     except (OSError, ValueError) as error:
-        advice.append(f"The toy's files are damaged ({error}): delete {folder}; the toy is then trained again.")
+        advice.append(f"The toy's checkpoint cannot be read ({error}) Delete {folder}: it is then trained again.")
         return f"damaged, in {folder}"
-    if about is None:
-        return f"not yet trained (about a minute, on first need); it will be in {folder}"
-    return f"trained, in {folder}"
+    return f"not yet trained: about a minute, on first need or with `python -m transformer_lib.toy` (in {folder})"
 
 
 if __name__ == "__main__":
