@@ -180,8 +180,8 @@ SCENE = (
     "The {tree} near the {tree2.s} was {color4}.",
     "The {tree.s} near the {tree2} were {color4}.",
     "There were {number4} {animal2.s} {place.at}.",
-    "It was a warm summer.",
-    "It was a cold winter.",
+    "A {animal2} was sleeping near the {tree}.",
+    "Two {animal2.s} were sleeping near the {tree}.",
 )
 
 HELLO = (

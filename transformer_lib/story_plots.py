@@ -101,7 +101,7 @@ friend: We can do it together. / I have a plan. / Where is the {animal}?
 
 # garden
 {Hero|he} put {number} {flower} seeds in the ground.
-or One spring, {friend} gave {hero} {number} {flower} seeds.
+or One day, {friend} gave {hero} {number} {flower} seeds.
 Every day, {hero} gave them water. / {Hero|he} gave them water and waited {number2} days.
 But nothing came up, and {hero} {hero.was} {bad}. / After {number3} days, there was still nothing to see.
 hero: Why do the seeds not grow? / {Hero.I} will wait one more day.

@@ -101,7 +101,7 @@ class Teller:
 
     def tell(self) -> Story:
         for section in SHAPES[self.choose(SHAPES)]:
-            beats = (section,) if section is not PLOTS else section[self.choose(section)]
+            beats = (section,) if section is not PLOTS else section[self.choose(section, ahead=1)]
             for beat in beats:
                 self.tell_beat(beat)
         return Story("".join(self.parts), self.information, tuple(self.choices), tuple(self.marks))
@@ -176,8 +176,11 @@ class Teller:
             first = i == 0 or names[i - 1][0] != role
             self.last[role] = here if first else (self.last[role][0], here[1])
             self.last[name] = here
-            self.nearest[self.world[role]["he"]] = role
             self.write(name)
+        for role in roles:
+            self.nearest[self.world[role]["he"]] = role
+        if "they" in self.nearest and "hero" in roles:  # twins are a boy and a girl: "he" could mean one of them
+            self.nearest = {"they": "hero"}
 
     def draw_word(self, slot: Slot) -> dict[str, str]:
         words = self.left.get(slot.kind) or grammar.WORDS[slot.kind]
@@ -259,6 +262,8 @@ class Reader(Teller):
         """Whether the text could go on with `option` at this position. Options that write nothing yet always could."""
         if isinstance(option, Sentence):
             return compile_pattern(option.pattern).match(self.text, at) is not None
+        if isinstance(option, tuple):  # a plot or the shape of a story: by its first beat
+            return any(self.fits(sentence, form, at) for sentence in compile_beat(option[0])[0])
         if isinstance(option, dict):
             option = option[form]
         return option in HIDDEN or not isinstance(option, str) or self.lower.startswith(option.lower(), at)
