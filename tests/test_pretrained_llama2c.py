@@ -164,15 +164,21 @@ def test_not_exactly_one_vocabulary_beside(tmp_path, others):
 @pytest.mark.parametrize(
     "change",
     [
-        {"norm_eps": 1e-6}, {"rope_theta": 5e5}, {"bias": True}, {"head_dim": 10}, {"positions": "learned"},
+        {"norm_eps": 1e-6}, {"rope_theta": 5e5}, {"bias": True}, {"positions": "learned"},
         {"norm": "layernorm"}, {"norm_position": "post"}, {"activation": "gelu"}, {"embedding_scale": True},
         {"scale_scores": False}, {"residual": False}, {"causal": False},
+        {"rope_scaling": (8.0, 1.0, 4.0, 16)},
     ],
 )  # fmt: skip
 def test_saving_what_the_format_cannot_say(tmp_path, change):
     with pytest.raises(ValueError, match=f"cannot say {next(iter(change))}="):
         save_llama2c(Transformer(CFG.replace(**change)), tmp_path / "m.bin")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_saving_heads_wider_than_the_format_can_say(tmp_path):
+    with pytest.raises(ValueError, match="cannot say d_k=10; it always means 4"):
+        save_llama2c(Transformer(CFG.replace(head_dim=10)), tmp_path / "m.bin")
 
 
 def test_an_interrupted_save_leaves_the_earlier_file(tmp_path, monkeypatch):

@@ -16,8 +16,8 @@ import torch
 from transformer_lib.config import TransformerConfig
 from transformer_lib.model import Transformer
 from transformer_lib.positions import interleaved_to_half_split, rotation
-from transformer_lib.pretrained.atomic import replacing
-from transformer_lib.pretrained.stored import Stored, assemble, half_split, make_config, mapped, reorder_heads
+from transformer_lib.pretrained.saving import check_describable, replacing
+from transformer_lib.pretrained.stored import Checked, Stored, check, half_split, make_config, mapped, reorder_heads
 
 MAGIC = 0x616B3432  # "ak42"
 COUNTS = struct.Struct("<7i")  # d_model, d_ff, n_layers, n_heads, n_kv_heads, vocab_size, max_seq_len
@@ -26,7 +26,7 @@ VERSION_1_BYTES = 256
 ANGLES = "angles"  # the legacy format stores RoPE's cosines and sines; they are computed here
 
 
-def load_llama2c(path: Path, dtype: torch.dtype = torch.float32) -> Transformer:
+def check_llama2c(path: Path) -> Checked:
     """The model in a llama2.c file. Raises ValueError if its size is not exactly what its header says."""
     cfg, version, at = read_header(path)
     parts = order(cfg, version)
@@ -44,7 +44,7 @@ def load_llama2c(path: Path, dtype: torch.dtype = torch.float32) -> Transformer:
             if name != ANGLES:
                 tensors[name.format(i)] = stored(path, name.format(i), at, tuple(shape), cfg.d_k)
             at += 4 * math.prod(shape)
-    return assemble(cfg, tensors, path, dtype)
+    return check(cfg, tensors, path)
 
 
 def read_header(path: Path) -> tuple[TransformerConfig, int, int]:
@@ -107,8 +107,14 @@ def save_llama2c(model: Transformer, path: str | os.PathLike, version: int = 0) 
 
     version: 0, which llama2.c's run.c reads, or 1. Raises ValueError for a model that the format cannot describe.
     """
-    check_describable(model.cfg, version)
+    if version not in (0, 1):
+        raise ValueError(f"version must be 0 or 1; got {version!r}.")
     cfg, parameters = model.cfg, dict(model.named_parameters())
+    check_describable(
+        cfg, "a llama2.c file", positions="rope", norm="rmsnorm", norm_position="pre", activation="swiglu", bias=False,
+        causal=True, rope_theta=10_000.0, norm_eps=1e-5, rope_scaling=None, embedding_scale=False, scale_scores=True,
+        residual=True, d_k=cfg.d_model / cfg.n_heads,
+    )  # fmt: skip
     back = interleaved_to_half_split(cfg.d_k).argsort()  # (d_k,)
     with replacing(path) as file:
         file.write(header(cfg, version))
@@ -138,22 +144,3 @@ def header(cfg: TransformerConfig, version: int) -> bytes:
     if version == 0:
         return COUNTS.pack(*counts)
     return VERSION_1.pack(MAGIC, 1, *counts, cfg.tie_embeddings).ljust(VERSION_1_BYTES, b"\0")
-
-
-def check_describable(cfg: TransformerConfig, version: int) -> None:
-    """Refuse what the seven numbers cannot say: run.c would read such a file and write nonsense."""
-    if version not in (0, 1):
-        raise ValueError(f"version must be 0 or 1; got {version!r}.")
-    plain = TransformerConfig(
-        vocab_size=cfg.vocab_size, d_model=cfg.d_model, n_layers=cfg.n_layers, n_heads=cfg.n_heads,
-        n_kv_heads=cfg.n_kv_heads, d_ff=cfg.ff_width, max_seq_len=cfg.max_seq_len, tie_embeddings=cfg.tie_embeddings,
-        head_dim=cfg.head_dim if cfg.n_heads * cfg.d_k == cfg.d_model else None,
-        d_ff_multiple=cfg.d_ff_multiple, dropout=cfg.dropout,
-    )  # fmt: skip
-    wanted = cfg.replace(d_ff=cfg.ff_width)
-    for name in TransformerConfig.__dataclass_fields__:
-        if getattr(wanted, name) != getattr(plain, name):
-            raise ValueError(
-                f"a llama2.c file cannot say {name}={getattr(wanted, name)!r} (it means {getattr(plain, name)!r}); "
-                f"save_huggingface can."
-            )

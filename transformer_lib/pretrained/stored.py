@@ -14,8 +14,6 @@ from transformer_lib.config import TransformerConfig
 from transformer_lib.model import Transformer
 from transformer_lib.positions import interleaved_to_half_split
 
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-
 
 @dataclass(frozen=True)
 class Stored:
@@ -49,6 +47,15 @@ def reorder_heads(w: Tensor, order: Tensor) -> Tensor:
     return w.unflatten(0, (-1, len(order)))[:, order].flatten(0, 1)  # (H · d_k, …)
 
 
+def zero_biases(tensors: dict[str, Stored], part: str) -> dict[str, Stored]:
+    """Zeros as biases of the linear layers of `part` (".attention." or ".mlp."): a config has them in both or none."""
+    return {
+        name.removesuffix("weight") + "bias": stored.then(stored.shape[:1], lambda w: w.new_zeros(len(w)))
+        for name, stored in tensors.items()
+        if part in name and name.endswith(".weight")
+    }
+
+
 def make_config(file: Path, **fields) -> TransformerConfig:
     """A config out of a file's numbers; what is wrong with them is said of the file."""
     try:
@@ -57,46 +64,52 @@ def make_config(file: Path, **fields) -> TransformerConfig:
         raise ValueError(f"{file}: {error}") from None
 
 
-def assemble(
-    cfg: TransformerConfig,
-    tensors: dict[str, Stored],
-    file: Path,
-    dtype: torch.dtype = torch.float32,
-    name_in_file: Callable[[str], str] = str,
-) -> Transformer:
-    """The model of shape `cfg` with these tensors as its parameters, converted to dtype one by one.
+@dataclass(frozen=True)
+class Checked:
+    """A model whose every tensor is known to be there, in the right shape, and is not read yet."""
+
+    empty: Transformer
+    tensors: dict[str, Stored]
+
+    def read(self, dtype: torch.dtype = torch.float32) -> Transformer:
+        """The model, its weights read and converted to dtype one by one: there is never a second copy of all."""
+        model = self.empty
+        for name, _ in list(model.named_parameters()):
+            layer, _, kind = name.rpartition(".")
+            values = torch.empty(self.tensors[name].shape, dtype=dtype).copy_(self.tensors[name].read())
+            setattr(model.get_submodule(layer), kind, nn.Parameter(values))
+        if model.cfg.tie_embeddings:
+            model.unembedding.weight = model.embedding.weight
+        return model.eval()
+
+
+def check(
+    cfg: TransformerConfig, tensors: dict[str, Stored], file: Path, name_in_file: Callable[[str], str] = str
+) -> Checked:
+    """Compare what lies in the file with what a model of shape `cfg` needs; no weight is read.
 
     tensors: parameter name of this library -> where it lies. name_in_file: that name in the words of the file.
-    Raises ValueError for a tensor that is missing, left over, or of another shape; no weight is read before.
+    Raises ValueError for a tensor that is missing, left over, or of another shape.
     """
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype must be one of {', '.join(map(str, DTYPES))}; got {dtype}.")
     check_blocks(cfg, tensors, file, name_in_file)
     model = empty_model(cfg, file)
     parameters = dict(model.named_parameters())
     for name, parameter in parameters.items():
+        expected = tuple(parameter.shape)
         if name not in tensors:
-            raise ValueError(
-                f"{file}: tensor {name_in_file(name)} is missing; expected shape {tuple(parameter.shape)}."
-            )
+            raise ValueError(f"{file}: tensor {name_in_file(name)} of shape {expected} is missing.")
         stored = tensors[name]
-        if stored.shape != parameter.shape:
+        if stored.shape != expected:
             raise ValueError(
                 f"{stored.file}: tensor {stored.name} gives shape {stored.shape} for {name}, "
-                f"where the config asks for {tuple(parameter.shape)}."
+                f"where the config asks for {expected}."
             )
     for name in sorted(tensors.keys() - parameters.keys()):
         stored = tensors[name]
         raise ValueError(
             f"{stored.file}: tensor {stored.name} of shape {stored.shape} has no place in a model of this config."
         )
-    for name in parameters:
-        layer, _, kind = name.rpartition(".")
-        values = torch.empty(tensors[name].shape, dtype=dtype).copy_(tensors[name].read())
-        setattr(model.get_submodule(layer), kind, nn.Parameter(values))
-    if cfg.tie_embeddings:
-        model.unembedding.weight = model.embedding.weight
-    return model.eval()
+    return Checked(model, tensors)
 
 
 def check_blocks(cfg: TransformerConfig, tensors: dict[str, Stored], file: Path, name_in_file) -> None:

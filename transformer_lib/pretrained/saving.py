@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""What the writers of model files share."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from transformer_lib.config import TransformerConfig
 
 
 @contextmanager
@@ -21,3 +23,10 @@ def replacing(path: str | os.PathLike) -> Iterator:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def check_describable(cfg: TransformerConfig, form: str, **meant) -> None:
+    """Refuse a config that `form` cannot say: other programs would read the file and compute something else."""
+    for name, value in meant.items():
+        if getattr(cfg, name) != value:
+            raise ValueError(f"{form} cannot say {name}={getattr(cfg, name)!r}; it always means {value!r}.")
