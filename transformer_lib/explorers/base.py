@@ -96,7 +96,7 @@ class _Shell:
 
     def _repr_mimebundle_(self, include=None, exclude=None):
         image = self._pixels() if not is_static() else np.vstack([self._pixels(), self._footer()])
-        data, metadata = png_bundle(image, text=repr(self), alt=repr(self), name=self.name)
+        data, metadata = png_bundle(image, kind="explorer", text=repr(self), alt=repr(self), name=self.name)
         if not is_static():
             data[WIDGET_VIEW] = self.widget._repr_mimebundle_()[WIDGET_VIEW]
         return data, metadata

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage, BboxImage
 from matplotlib.spines import Spine
 
 
@@ -33,12 +34,12 @@ class Layers:
         return np.asarray(self.fig.canvas.buffer_rgba())[..., :3]
 
     def _draw_background(self) -> None:
-        shown = [artist for _, artist in self.moving if artist.get_visible()]
-        for artist in shown:
-            artist.set_visible(False)
+        images = [a for _, a in self.moving if isinstance(a, AxesImage | BboxImage) and a.get_visible()]
+        for image in images:  # matplotlib leaves out what is animated, but not images
+            image.set_visible(False)
         self.fig.canvas.draw()
-        for artist in shown:
-            artist.set_visible(True)
+        for image in images:
+            image.set_visible(True)
         self.background = self.fig.canvas.copy_from_bbox(self.fig.bbox)
         self.fig.stale = False
 

@@ -154,7 +154,7 @@ def main(names: list[str], root: pathlib.Path | None = None) -> int:
             print(f"{path.name}: {time.perf_counter() - start:.0f} s, {path.stat().st_size / 1e6:.2f} MB", flush=True)
         except (*FAILURES, ValueError) as error:
             failures += 1
-            print(f"{path.name}: not stored, because a cell failed:\n{error}", file=sys.stderr, flush=True)
+            print(f"{path.name}: not stored:\n{error}", file=sys.stderr, flush=True)
     return failures
 
 

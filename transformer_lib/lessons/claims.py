@@ -6,6 +6,7 @@
 
 import dataclasses
 import decimal
+import math
 import pathlib
 import re
 from decimal import Decimal
@@ -81,11 +82,11 @@ def _compare_digits(value: float, number: str, unit: str) -> tuple[str, bool]:
     """Round the value to the digits of the stated number: half of the last digit is as far as it may be off."""
     target = Decimal(number.replace(",", "").replace("−", "-"))
     step = Decimal(1).scaleb(target.as_tuple().exponent)
-    try:
+    if not math.isfinite(value):
+        return str(value), False
+    with decimal.localcontext(prec=60):
         scaled = Decimal(value) / UNITS.get(unit, Decimal(1))
         rounded = scaled.quantize(step, decimal.ROUND_HALF_UP)
-    except decimal.InvalidOperation:  # nan, inf
-        return str(value), False
     close = abs(scaled - target) <= step / 2 * (1 + Decimal("1e-9"))
     shown = target if close else rounded
     digits = f"{shown:,}" if "e" not in number.lower() else f"{shown:e}"

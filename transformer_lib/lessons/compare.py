@@ -48,12 +48,13 @@ def _numpy(value) -> np.ndarray:
 
 
 def _array_difference(got, expected, tolerance: float) -> str | None:
+    theirs, expected = got, _numpy(expected)
     try:
-        got, expected = _numpy(got), _numpy(expected)
+        got = _numpy(got)
     except (ValueError, TypeError, RuntimeError):
-        return f"expected an array of shape {tuple(expected.shape)}, got {_short(got)}"
-    if got.dtype == object or got.dtype.kind in "US":
-        return f"expected an array of shape {tuple(expected.shape)}, got {_short(got)}"
+        got = None
+    if got is None or got.dtype.kind not in "biuf":
+        return f"expected an array of shape {tuple(expected.shape)}, got {_short(theirs)}"
     if got.shape != expected.shape:
         return f"expected the shape {tuple(expected.shape)}, got {tuple(got.shape)}"
     if (expected.dtype == bool) != (got.dtype == bool):

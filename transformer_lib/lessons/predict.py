@@ -48,7 +48,7 @@ class Prediction:
         data = {"text/plain": repr(self), "text/html": self._html()}
         if not is_static():
             data[WIDGET_VIEW] = self.widget._repr_mimebundle_()[WIDGET_VIEW]
-        return data
+        return data, {"transformer_lib": {"question": self.question}}
 
 
 def predict(question: str, options: list, answer, because: str = "") -> Prediction:

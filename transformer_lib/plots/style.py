@@ -146,11 +146,14 @@ def _checksum(data: bytes) -> bytes:
     return struct.pack(">I", zlib.crc32(data))
 
 
-def png_bundle(image: np.ndarray, *, text: str, alt: str, name: str | None):
-    """The data and metadata of a notebook output: the picture at half its pixels, its alt text, and its words."""
+def png_bundle(image: np.ndarray, *, kind: str, text: str, alt: str, name: str):
+    """The data and metadata of a notebook output: the picture, shown at half its pixels, its alt text and its words.
+
+    kind ("figure" or "explorer") and name travel along unseen, for `make notebooks` and the tests.
+    """
     data = {"text/plain": text, "image/png": base64.b64encode(png(image, small=is_static())).decode()}
-    shown = {"width": image.shape[1] // DENSITY, "height": image.shape[0] // DENSITY, "alt": alt}
-    return data, {"image/png": shown | ({"name": name} if name else {})}
+    size = {"width": image.shape[1] // DENSITY, "height": image.shape[0] // DENSITY}
+    return data, {"image/png": {**size, "alt": alt, "kind": kind, "name": name}}
 
 
 class Picture:
@@ -166,10 +169,11 @@ class Picture:
         self.image = pixels(fig)
 
     def __repr__(self) -> str:
-        return f"Figure: {self.title}\n" + textwrap.fill(self.alt, 110)
+        return "\n".join(filter(None, [f"Figure. {self.title}".rstrip(), textwrap.fill(self.alt, 110)]))
 
     def _repr_mimebundle_(self, include=None, exclude=None):
-        return png_bundle(self.image, text=repr(self), alt=f"{self.title}. {self.alt}", name=self.name)
+        alt = f"{self.title}. {self.alt}" if self.title else self.alt
+        return png_bundle(self.image, kind="figure", text=repr(self), alt=alt, name=self.name)
 
 
 def show(fig: Figure, *, name: str, title: str, alt: str) -> Picture:

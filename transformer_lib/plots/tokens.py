@@ -63,7 +63,7 @@ def _numbers_fit(ax: Axes, matrix: np.ndarray) -> bool:
     """Whether each cell has room for a number with two decimals."""
     size, letters = matplotlib.rcParams["font.size"], 6 if (matrix < 0).any() else 5
     wide = _share(ax, "x") / matrix.shape[1] > letters * size * 0.62
-    return wide and _share(ax, "y") / matrix.shape[0] > size * 1.3
+    return bool(wide and _share(ax, "y") / matrix.shape[0] > size * 1.3)
 
 
 class Heat:

@@ -1,0 +1,140 @@
+"""Exercises: each accepts its solution, names each known mistake, and says something useful about everything else."""
+
+import pathlib
+import re
+
+import nbformat
+import numpy as np
+import pytest
+import torch
+
+from transformer_lib.lessons import check, exercises
+from transformer_lib.lessons.exercises import Exercise, registry
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+EXERCISES = list(registry().values())
+MISTAKES = [(e, sentence) for e in EXERCISES for sentence in e.mistakes]
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=lambda e: e.name)
+def test_the_reference_is_right(exercise):
+    assert exercise.judge(exercise.reference).status == "right"
+    assert len(exercise.mistakes) >= 2, "an exercise names at least two typical mistakes"
+
+
+@pytest.mark.parametrize(("exercise", "sentence"), MISTAKES, ids=lambda x: getattr(x, "name", x)[:40])
+def test_each_known_mistake_is_named(exercise, sentence):
+    verdict = exercise.judge(exercise.mistakes[sentence])
+    assert (verdict.status, verdict.message) == ("wrong", sentence)
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=lambda e: e.name)
+def test_sizes_of_a_case_never_coincide(exercise):
+    for case in exercise.arguments():
+        for shape in (tuple(a.shape) for a in case if isinstance(a, torch.Tensor | np.ndarray)):
+            assert len(set(shape)) == len(shape), f"{exercise.name}: a mix-up of axes would go unseen in shape {shape}"
+
+
+def test_every_exercise_is_used_by_a_notebook_with_its_solution():
+    """Each checker is called by a solution cell, which `nbval` runs; each call has a checker."""
+    solved = set()
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        for cell in nbformat.read(path, as_version=4).cells:
+            if "solution" in cell.metadata.get("tags", []):
+                solved |= set(re.findall(r"\bcheck\.(\w+)\(", cell.source))
+    assert solved == set(registry())
+
+
+# The mechanism itself, on one exercise.
+
+
+def _cases(rng):
+    for t, d in ((3, 5), (2, 7)):
+        yield torch.randn(t, d), float(rng.integers(2, 9))
+
+
+def _halve(x, scale):
+    return x / scale
+
+
+SCALE = Exercise("scale", _halve, _cases, {"this multiplies instead of dividing": lambda x, s: x * s})
+
+
+def _stub(x, scale):
+    """Not written yet."""
+
+
+def _raise_not_implemented(x, scale):
+    raise NotImplementedError
+
+
+def _forgets_return(x, scale):
+    y = x / scale
+    del y
+
+
+def _in_place(x, scale):
+    return x.div_(scale)
+
+
+def _endless(x, scale):
+    while True:
+        pass
+
+
+def _fails(x, scale):
+    return x @ x
+
+
+SAID = [
+    (None, "open", "not tried yet"),
+    (..., "open", "not tried yet"),
+    (_stub, "open", "not tried yet"),
+    (_raise_not_implemented, "open", "not tried yet"),
+    (_halve, "right", "right"),
+    (lambda x, s: x.numpy() / s, "right", "right"),
+    (lambda x, s: x * s, "wrong", "this multiplies instead of dividing"),
+    (lambda x, s: x.T / s, "wrong", r"expected the shape \(3, 5\), got \(5, 3\)"),
+    (lambda x, s: x / s + 1, "wrong", "the shape is right, but the numbers differ: .* at index"),
+    (lambda x, s: x / 0 * 0, "wrong", "contains nan"),
+    (lambda x, s: "text", "wrong", r"expected an array of shape \(3, 5\), got 'text'"),
+    (lambda x, s: [[1], [2, 3]], "wrong", "expected an array"),
+    (_forgets_return, "wrong", "it returns None: end it with `return"),
+    (_in_place, "wrong", "it changes its argument number 1 in place"),
+    (_fails, "wrong", "it stops with RuntimeError: .*, in the line `return x @ x`"),
+    (lambda x: x, "wrong", "it stops with TypeError: .*takes 1 positional argument"),
+    (torch.ones(2), "wrong", "pass the function itself"),
+]
+
+
+@pytest.mark.parametrize(("attempt", "status", "message"), SAID)
+def test_verdicts(attempt, status, message):
+    verdict = SCALE.judge(attempt)
+    assert verdict.status == status
+    assert re.match(message, verdict.message) or re.search(message, verdict.message)
+
+
+def test_a_loop_without_end_is_stopped(monkeypatch):
+    monkeypatch.setattr(exercises, "SECONDS", 1)
+    assert SCALE.judge(_endless).message == "it did not end within 1 seconds; look for a loop that never stops"
+
+
+def test_judging_leaves_the_learner_s_random_numbers_alone():
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    SCALE.judge(_halve)
+    assert torch.equal(torch.rand(2), expected)
+
+
+def test_an_unknown_name_lists_the_exercises():
+    with pytest.raises(AttributeError, match="there is no exercise 'nonsense'; the exercises are"):
+        check.nonsense(_halve)
+
+
+def test_the_verdict_is_displayed(monkeypatch, capsys):
+    monkeypatch.setattr(exercises, "registry", lambda: {"scale": SCALE})
+    check.scale(_halve)
+    check.scale(_stub)
+    check.scale()
+    assert capsys.readouterr().out == "✓ scale: right\n○ scale: not tried yet\n○ scale: not tried yet\n"

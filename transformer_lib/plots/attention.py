@@ -1,0 +1,155 @@
+"""Pictures of scaled dot-product attention: projections, arrows, the four steps, the triangle of values, a map per head."""
+
+import math
+
+import matplotlib
+import numpy as np
+from matplotlib import patheffects
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.figure import Figure
+
+from transformer_lib.plots.style import COLOURS, new_figure
+from transformer_lib.plots.tokens import heat, readable
+
+TOKEN_COLOURS = [COLOURS[name] for name in ("red", "blue", "green", "purple", "orange")]
+HALO = [patheffects.withStroke(linewidth=3, foreground="white")]  # keeps words readable over arrows
+
+
+def projections(x, weights: dict, tokens, features) -> Figure:
+    """X beside its products X W, one row per projection: {"Q": W_Q, …}; x: (T, d_model), each W: (d_model, d)."""
+    fig = new_figure(8.0, 4.7)
+    grid = fig.add_gridspec(len(weights), 3, width_ratios=(1.35, 0.75, 0.75))
+    ax = fig.add_subplot(grid[:, 0])
+    heat(ax, x, tokens, features, title=f"X  {np.shape(x)}", ylabel="token", xlabel="feature", limits=(-3, 3),
+         diverging=True, numbers=".0f")  # fmt: skip
+    for row, (name, w) in enumerate(weights.items()):
+        left, right = fig.add_subplot(grid[row, 1]), fig.add_subplot(grid[row, 2])
+        style = {"limits": (-3, 3), "diverging": True, "numbers": ".0f"}
+        heat(left, w, features, title=f"W_{name}  {np.shape(w)}", **style)
+        heat(
+            right, np.asarray(x) @ np.asarray(w), tokens, title=f"{name} = X W_{name}  {(len(x), w.shape[1])}", **style
+        )
+        left.set_xticks([])
+        right.set_xticks([])
+    return fig
+
+
+def shadow(query, keys, token: str, tokens) -> Figure:
+    """One query and all keys as arrows; a dot product is the key's shadow on the query's line, times its length."""
+    query, keys = np.asarray(query, float), np.asarray(keys, float)
+    fig = new_figure(8.0, 3.6)
+    left, right = fig.subplots(1, 2, width_ratios=(1.25, 1))
+    plane(left, 2.6)
+    along = query / np.linalg.norm(query)
+    left.plot(*np.outer(along, (-3.5, 3.5)), color=COLOURS["grey"], lw=1, ls=(0, (4, 4)), zorder=0)
+    arrows = Arrows(left, len(keys), hollow=True, colours=TOKEN_COLOURS, names=[f"key of {t}" for t in tokens])
+    arrows.set(keys)
+    asked = Arrows(left, 1, colours=[COLOURS["black"]], names=[f"query of {token}"])
+    asked.set(query[None])
+    for key, colour in zip(keys, TOKEN_COLOURS, strict=False):
+        foot = along * (key @ along)
+        left.plot(*zip(key, foot, strict=True), color=colour, lw=1.4, ls=":")
+        left.plot(*foot, "o", color=colour, ms=8)
+    left.set(title="plane of queries and keys", xlim=(-1.6, 3.4), ylim=(-0.9, 2.7))
+    scores = keys @ query
+    bars = right.barh(range(len(keys)), scores, color=TOKEN_COLOURS[: len(keys)], height=0.6)
+    right.bar_label(bars, [f"{s:.0f}" for s in scores], padding=4, weight="bold")
+    right.set(yticks=range(len(keys)), yticklabels=tokens, xlabel="score = query · key", ylabel="key",
+              title=f"scores of {token}", xlim=(min(0, scores.min()) * 1.2, scores.max() * 1.2))  # fmt: skip
+    right.invert_yaxis()
+    return fig
+
+
+def steps(scores, scaled, weights, outputs, tokens) -> Figure:
+    """Scores, scaled scores, weights and outputs side by side, with their shapes and every number."""
+    fig = new_figure(8.0, 2.9)
+    axes = fig.subplots(1, 4, width_ratios=(1, 1, 1, 0.8))
+    parts = (
+        (scores, "scores Q Kᵀ", {"limits": (-4, 4), "diverging": True, "numbers": ".0f"}),
+        (scaled, "÷ √d_k", {"limits": (-4, 4), "diverging": True, "numbers": ".2f"}),
+        (weights, "softmax by row", {"limits": (0, 1), "numbers": ".2f"}),
+        (outputs, "weights · V", {"limits": (-4, 4), "diverging": True, "numbers": ".2f"}),
+    )
+    for ax, (matrix, title, style) in zip(axes, parts, strict=True):
+        heat(ax, matrix, title=f"{title}\n{np.shape(matrix)}", xlabel="key", **style)
+        ax.set(xticks=range(len(tokens)), xticklabels=tokens, yticks=[])
+    axes[0].set(yticks=range(len(tokens)), yticklabels=tokens, ylabel="query")
+    axes[-1].set(xticks=range(np.shape(outputs)[1]), xticklabels=range(np.shape(outputs)[1]), xlabel="component")
+    return fig
+
+
+def head_grid(weights, tokens) -> Figure:
+    """Every head of every layer as a small map. weights: one (H, T, T) array per layer; keys not seen stay grey."""
+    layers, heads = len(weights), len(weights[0])
+    fig = new_figure(8.0, 0.9 + 2.0 * layers)
+    axes = fig.subplots(layers, heads, squeeze=False, sharex=True, sharey=True)
+    for layer, row in enumerate(axes):
+        for head, ax in enumerate(row):
+            map_ = np.where(np.tri(len(tokens), dtype=bool), weights[layer][head], np.nan)  # (T, T)
+            drawn = heat(ax, map_, limits=(0, 1), title=f"layer {layer}, head {head}", numbers=False)
+            ax.set(xticks=range(len(tokens)), yticks=range(len(tokens)))
+    names = [readable(token) for token in tokens]
+    for ax in axes[-1]:
+        ax.set_xticklabels(names, rotation=90, parse_math=False)
+    for row in axes:
+        row[0].set_yticklabels(names, parse_math=False)
+    fig.supylabel("query: the token that looks", size=matplotlib.rcParams["axes.labelsize"])
+    fig.supxlabel("key: the token that is looked at", size=matplotlib.rcParams["axes.labelsize"])
+    fig.colorbar(drawn.image, ax=axes, label="weight", pad=0.02, aspect=30)
+    return fig
+
+
+def plane(ax: Axes, limit: float) -> None:
+    """A plane with equal units, its origin marked by two thin lines."""
+    ax.set(xlim=(-limit, limit), ylim=(-limit, limit), aspect="equal", xlabel="component 0", ylabel="component 1")
+    ax.axhline(0, color="#CCCCCC", lw=1, zorder=-1)
+    ax.axvline(0, color="#CCCCCC", lw=1, zorder=-1)
+
+
+class Arrows:
+    """Arrows from the origin with a name at each tip; `set(vectors)` turns them in place. Hollow ones mean keys."""
+
+    def __init__(self, ax: Axes, n: int, *, colours, names, hollow: bool = False):
+        colours = list(colours)[:n]
+        face = {"facecolor": "white", "edgecolor": colours, "linewidth": 1.6} if hollow else {"color": colours}
+        zeros = np.zeros(n)
+        self.quiver = ax.quiver(zeros, zeros, zeros, zeros, angles="xy", scale_units="xy", scale=1, width=0.014,
+                                zorder=2 if hollow else 3, **face)  # fmt: skip
+        self.names = [
+            ax.text(0, 0, name, color=colour, weight="bold", ha="center", va="center", path_effects=HALO, zorder=5)
+            for name, colour in zip(names, colours, strict=True)
+        ]
+
+    def set(self, vectors) -> None:
+        """vectors: (n, 2)."""
+        self.quiver.set_UVC(*np.asarray(vectors, float).T)
+        for (x, y), text in zip(vectors, self.names, strict=True):
+            length = math.hypot(x, y) or 1.0
+            text.set_position((x + 0.3 * x / length, y + 0.3 * y / length))
+            text.set_ha("left" if x > 0.5 * length else "right" if x < -0.5 * length else "center")
+
+
+class Hull:
+    """The triangle (or polygon) of the value vectors; each output lies inside, tied to the values it is made of."""
+
+    def __init__(self, ax: Axes, values, tokens):
+        self.values = np.asarray(values, float)
+        colours = TOKEN_COLOURS[: len(tokens)]
+        ax.fill(*self.values.T, color="#EFEFEF", ec=COLOURS["grey"], lw=1.2, zorder=0)
+        centre = self.values.mean(0)
+        for value, token, colour in zip(self.values, tokens, colours, strict=True):
+            ax.plot(*value, "s", color=colour, ms=9, zorder=3)
+            out = (value - centre) / np.linalg.norm(value - centre)
+            ax.text(*(value + 0.45 * out), f"value of {token}", color=colour, weight="bold", ha="center", va="center")
+        self.ties = LineCollection([], zorder=1)
+        ax.add_collection(self.ties)
+        self.dots = ax.scatter(*np.zeros((2, len(tokens))), s=110, c=colours, ec="white", lw=1.5, zorder=4)
+        self.colours = [colour for colour in colours for _ in tokens]
+
+    def set(self, weights) -> None:
+        """weights: (T, T); a tie is as thick as its weight."""
+        outputs = np.asarray(weights) @ self.values  # (T, 2)
+        self.dots.set_offsets(outputs)
+        self.ties.set_segments([(output, value) for output in outputs for value in self.values])
+        self.ties.set(linewidths=5 * np.ravel(weights), colors=self.colours, alpha=0.45)
