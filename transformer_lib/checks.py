@@ -8,16 +8,16 @@ from torch import Tensor
 from transformer_lib.config import TransformerConfig
 
 
-def check_ids(ids, cfg: TransformerConfig, cache=None) -> None:
+def check_ids(ids, cfg: TransformerConfig, cache=None, name: str = "ids") -> None:
     """Refuse ids that are not (B, T) int64 with values below cfg.vocab_size, or that do not fit cfg.max_seq_len."""
     if not isinstance(ids, Tensor):
-        raise TypeError(f"ids must be a torch tensor of shape (B, T); got {type(ids).__name__}.")
+        raise TypeError(f"{name} must be a torch tensor of shape (B, T); got {type(ids).__name__}.")
     if ids.dtype != torch.int64:
-        raise TypeError(f"ids must be int64; got {ids.dtype}; use ids.long().")
+        raise TypeError(f"{name} must be int64; got {ids.dtype}; use {name}.long().")
     if ids.dim() != 2:
-        raise ValueError(f"ids must have shape (B, T); got {tuple(ids.shape)}; for one sequence of ids use ids[None].")
+        raise ValueError(f"{name} must have shape (B, T); got {tuple(ids.shape)}; for one sequence use {name}[None].")
     if ids.numel() == 0:
-        raise ValueError(f"ids must hold at least one token per row; got shape {tuple(ids.shape)}.")
+        raise ValueError(f"{name} must hold at least one token per row; got shape {tuple(ids.shape)}.")
     start = 0 if cache is None else cache.length
     if start + ids.shape[1] > cfg.max_seq_len:
         before = f" after {start} in the cache" if start else ""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
@@ -21,13 +22,14 @@ def next_token_probabilities(
     """
     if temperature == 0:
         return torch.zeros_like(logits).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
-    probabilities = torch.softmax(logits / temperature, dim=-1)  # (…, V)
+    below_best = logits - logits.amax(dim=-1, keepdim=True)  # first, so that no temperature makes the best infinite
+    probabilities = torch.softmax(below_best / max(temperature, 1e-30), dim=-1)  # (…, V)
     if top_k is None and top_p is None:
         return probabilities
     ordered, order = probabilities.sort(dim=-1, descending=True, stable=True)  # (…, V)
     if top_k is not None:
         ordered[..., top_k:] = 0
-    if top_p is not None:
+    if top_p is not None and top_p < 1:  # a float32 sum may reach 1 before its end
         ordered = ordered / ordered.sum(dim=-1, keepdim=True)
         before = ordered.cumsum(dim=-1) - ordered  # what the likelier tokens already sum to
         ordered = ordered.masked_fill(before >= top_p, 0)
@@ -36,7 +38,7 @@ def next_token_probabilities(
     return kept / kept.sum(dim=-1, keepdim=True)
 
 
-@torch.inference_mode()
+@torch.no_grad()  # not inference_mode: what it returns may be trained on
 def generate(
     model: Model,
     ids: Tensor,
@@ -48,7 +50,7 @@ def generate(
     seed: int | None = None,
     use_cache: bool = True,
     padding_mask: Tensor | None = None,
-    stop_ids: Sequence[int] = (),
+    stop_ids: Collection[int] = (),
     on_token: Callable[[Tensor], None] | None = None,
     source: Tensor | None = None,
     source_mask: Tensor | None = None,
@@ -63,7 +65,8 @@ def generate(
     source, source_mask: (B, S), what an `EncoderDecoder` translates; ids are then the start of the target.
     Raises ValueError when the result would be longer than the model's max_seq_len: nothing is shortened silently.
     """
-    check_request(model, ids, padding_mask, max_new_tokens, temperature, top_k, top_p, source)
+    check_request(model, ids, padding_mask, max_new_tokens, source, source_mask)
+    check_sampling(temperature, top_k, top_p, seed, stop_ids, on_token, model.cfg.vocab_size)
     generator = torch.Generator(ids.device)
     generator.manual_seed(seed) if seed is not None else generator.seed()
     stop = torch.tensor(sorted(stop_ids), dtype=torch.int64, device=ids.device)
@@ -115,11 +118,13 @@ def pad_true(keep: Tensor, length: int) -> Tensor:
     return torch.nn.functional.pad(keep, (0, length - keep.shape[1]), value=True)
 
 
-def check_request(model, ids, padding_mask, max_new_tokens, temperature, top_k, top_p, source) -> None:
-    """Refuse, before anything is computed, a request that cannot be fulfilled."""
+def check_request(model, ids, padding_mask, max_new_tokens, source, source_mask) -> None:
+    """Refuse, before anything is computed, what the model cannot continue."""
+    if not isinstance(model, Model):
+        raise TypeError(f"model must be a Transformer or an EncoderDecoder; got {type(model).__name__}.")
     check_ids(ids, model.cfg)
     check_keep(padding_mask, ids, "padding_mask")
-    if isinstance(model, EncoderDecoder) != (source is not None):
+    if isinstance(model, EncoderDecoder) != (source is not None) or (source is None and source_mask is not None):
         raise ValueError("source belongs to an EncoderDecoder, and it needs one: generate(model, ids, source=…).")
     if not model.cfg.causal:
         raise ValueError("a model with causal=False predicts no next token; generate needs causal=True.")
@@ -127,7 +132,7 @@ def check_request(model, ids, padding_mask, max_new_tokens, temperature, top_k, 
         raise ValueError(
             "prompts must be padded on the left: the last column of padding_mask must be True in every row."
         )
-    if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
+    if not is_whole(max_new_tokens) or max_new_tokens < 1:
         raise ValueError(f"max_new_tokens must be a whole number of at least 1; got {max_new_tokens!r}.")
     if ids.shape[1] + max_new_tokens > model.cfg.max_seq_len:
         room = model.cfg.max_seq_len - ids.shape[1]
@@ -135,9 +140,23 @@ def check_request(model, ids, padding_mask, max_new_tokens, temperature, top_k, 
             f"a prompt of {ids.shape[1]} tokens and max_new_tokens={max_new_tokens} are more than "
             f"max_seq_len={model.cfg.max_seq_len}; ask for at most {room} new tokens, or shorten the prompt."
         )
-    if not 0 <= temperature < float("inf"):
+
+
+def check_sampling(temperature, top_k, top_p, seed, stop_ids, on_token, vocab_size: int) -> None:
+    """Refuse settings that cannot be."""
+    if not isinstance(temperature, Real) or not 0 <= temperature < float("inf"):
         raise ValueError(f"temperature must be a finite number of at least 0; got {temperature!r}.")
-    if top_k is not None and (not isinstance(top_k, int) or top_k < 1):
+    if top_k is not None and (not is_whole(top_k) or top_k < 1):
         raise ValueError(f"top_k must be None or a whole number of at least 1; got {top_k!r}.")
-    if top_p is not None and not 0 < top_p <= 1:
+    if top_p is not None and (not isinstance(top_p, Real) or not 0 < top_p <= 1):
         raise ValueError(f"top_p must be None or above 0 and at most 1; got {top_p!r}.")
+    if seed is not None and (not is_whole(seed) or not 0 <= seed < 2**63):
+        raise ValueError(f"seed must be None or a whole number from 0 to 2^63 − 1; got {seed!r}.")
+    if not isinstance(stop_ids, Collection) or not all(is_whole(i) and 0 <= i < vocab_size for i in stop_ids):
+        raise ValueError(f"stop_ids must be a list of ids from 0 to {vocab_size - 1}; got {stop_ids!r}.")
+    if on_token is not None and not callable(on_token):
+        raise TypeError(f"on_token must be a function of the new tokens; got {on_token!r}.")
+
+
+def is_whole(value) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)

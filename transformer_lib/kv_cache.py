@@ -31,6 +31,7 @@ class KVCache:
                 f"ask for at most {cfg.max_seq_len}."
             )
         self.batch_size, self.max_len = batch_size, max_len
+        self.made_for = cfg.n_layers, cfg.kv_heads, cfg.d_k, dtype
         self.keep = torch.ones(batch_size, max_len, dtype=torch.bool, device=device)  # (B, N), False = padding
         self.allocate(cfg, dtype, device)
         self.reset()
@@ -56,7 +57,16 @@ class KVCache:
         self.length = 0
         self.has_padding = False
         self.cross: dict[int, tuple[Tensor, Tensor]] = {}  # layer -> keys and values of an encoder's output
-        self.source: Tensor | None = None  # (B, S): the ids that `cross` was computed from
+        self.source: Tensor | None = None  # (B, S): the ids that `cross` was computed from, −1 where padding
+
+    def check_model(self, cfg: TransformerConfig, dtype: torch.dtype) -> None:
+        """Refuse a model whose keys and values have another shape or dtype."""
+        wanted = cfg.n_layers, cfg.kv_heads, cfg.d_k, dtype
+        if wanted != self.made_for:
+            raise ValueError(
+                f"this cache was made for another model: its layers, key/value heads, head width and dtype are "
+                f"{self.made_for}, the model's {wanted}; use model.new_cache(batch_size, max_len)."
+            )
 
     def reserve(self, batch_size: int, new: int, keep: Tensor | None) -> None:
         """Called before a forward: check that `new` tokens of `batch_size` rows fit, and note which are padding."""

@@ -118,6 +118,7 @@ class Model(Tapped):
         seen = 0  # tokens before these
         if cache is not None:
             seen = cache.length
+            cache.check_model(self.cfg, self.embedding.weight.dtype)
             cache.reserve(*ids.shape, keep)
             keep = cache.keep[:, : seen + ids.shape[1]] if cache.has_padding else None  # (B, T_k)
         mask, causal = visible_pairs(ids.shape[1], seen + ids.shape[1], causal, keep, ids.device)
@@ -230,8 +231,8 @@ class EncoderDecoder(Model):
         self.initialize()
 
     def forward(self, source, target, source_mask=None, target_mask=None, cache: KVCache | None = None) -> Tensor:
-        check_ids(source, self.cfg)
-        check_ids(target, self.cfg, cache)
+        check_ids(source, self.cfg, name="source")
+        check_ids(target, self.cfg, cache, name="target")
         check_keep(source_mask, source, "source_mask")
         check_keep(target_mask, target, "target_mask")
         if source.shape[0] != target.shape[0]:
@@ -250,10 +251,11 @@ class EncoderDecoder(Model):
 
     def encode_once(self, source: Tensor, source_mask: Tensor | None, cache: KVCache) -> Tensor | None:
         """The encoder's output for an empty cache; None later, when the cache holds the keys and values made of it."""
+        real = source.clone() if source_mask is None else source.masked_fill(~source_mask, -1)  # (B, S)
         if cache.length == 0:
             cache.cross.clear()
-            cache.source = source
+            cache.source = real
             return self.encode(source, source_mask)
-        if not torch.equal(source, cache.source):
+        if not torch.equal(real, cache.source):
             raise ValueError("the cache was filled for another source; call cache.reset() before a new one.")
         return None

@@ -64,8 +64,8 @@ def record(model: nn.Module, grad: bool = False):
 def edit(model: nn.Module, changes: dict[str, Edit]):
     """Inside the block, every tensor named in `changes` is replaced by what its function returns.
 
-    A function gets the tensor and returns one of the same shape; everything downstream sees the new one, and so does
-    `record`. Raises KeyError for an unknown name, ValueError for another shape.
+    A function gets a copy of the tensor and returns one of the same shape; everything downstream sees the new one, and
+    so does `record`. Raises KeyError for an unknown name, ValueError for another shape.
     """
     names = tap_names(model)
     for name in changes:
@@ -75,7 +75,7 @@ def edit(model: nn.Module, changes: dict[str, Edit]):
     def change(name: str, value: Tensor) -> Tensor:
         if name not in changes:
             return value
-        new = changes[name](value)
+        new = changes[name](value.clone())  # in-place changes are allowed: the original may be a view of the KV cache
         if not isinstance(new, Tensor) or new.shape != value.shape:
             got = tuple(new.shape) if isinstance(new, Tensor) else type(new).__name__
             raise ValueError(f"the edit of {name!r} must return a tensor of shape {tuple(value.shape)}; got {got}.")
@@ -94,7 +94,6 @@ def zero_head(*heads: int) -> Edit:
     """An edit of "….heads", (B, T, H, d_k): these heads write nothing."""
 
     def change(value: Tensor) -> Tensor:
-        value = value.clone()
         value[:, :, list(heads)] = 0
         return value
 
