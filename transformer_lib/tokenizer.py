@@ -18,7 +18,7 @@ Vocabularies made elsewhere (Llama's, with a space put before the text) load too
 import io
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import sentencepiece
@@ -52,12 +52,13 @@ class Tokenizer:
         Raises ValueError, with the largest or smallest possible size, where the text cannot give one of this size.
         """
         refuse_surrogates(text)
-        if not re.search(r"\S", text):
+        lines = training_lines(text)
+        if not any(line.strip() for line in lines):
             raise ValueError("The text is empty, so there is nothing to learn a vocabulary from: give some words.")
         model = io.BytesIO()
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=training_lines(text),
+                sentence_iterator=iter(lines),
                 model_writer=model,
                 model_type="bpe",
                 vocab_size=max(vocab_size, 256),  # fewer cannot be, and the error then names the least
@@ -89,10 +90,7 @@ class Tokenizer:
 
     def save(self, path: str | os.PathLike) -> None:
         """Write the vocabulary to `path`: whole, or not at all."""
-        path = Path(path)
-        part = path.with_name(f"{path.name}.{os.getpid()}.part")
-        part.write_bytes(self._model)
-        part.replace(path)
+        write_whole(Path(path), self._model)
 
     def encode(self, text: str, bos: bool = False) -> list[int]:
         """The ids of `text`, after the beginning-of-sequence id if `bos`."""
@@ -131,7 +129,7 @@ class Tokenizer:
 
 
 class ByteLevelTokenizer:
-    """Byte-level BPE (Radford et al. 2019) read from a `tokenizer.json`, as GPT-2 and SmolLM2 have it. Same methods."""
+    """Byte-level BPE (Radford et al. 2019) from a `tokenizer.json`, as GPT-2 and SmolLM2 have it. Same methods."""
 
     def __init__(self, tokenizer):
         self._tokenizer = tokenizer
@@ -151,29 +149,31 @@ class ByteLevelTokenizer:
             raise ValueError(f"{path} is not a tokenizer.json, or it is damaged: copy it again.") from None
 
     def save(self, path: str | os.PathLike) -> None:
-        self._tokenizer.save(str(path))
+        write_whole(Path(path), self._tokenizer.to_str().encode())
 
     def encode(self, text: str, bos: bool = False) -> list[int]:
-        refuse_surrogates(text)
         ids = [require(self.bos_id, "beginning-of-sequence")] if bos else []
-        return ids + self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids + self._encode(text).ids
 
     def decode(self, ids: Iterable[int]) -> str:
         return self._tokenizer.decode(in_range(ids, self.vocab_size), skip_special_tokens=False)
 
     def pieces(self, text: str) -> list[str]:
-        return self._tokenizer.encode(text, add_special_tokens=False).tokens
+        return self._encode(text).tokens
 
     def spans(self, text: str) -> list[tuple[int, int]]:
-        return self._tokenizer.encode(text, add_special_tokens=False).offsets
+        return self._encode(text).offsets
+
+    def _encode(self, text: str):
+        refuse_surrogates(text)
+        return self._tokenizer.encode(text, add_special_tokens=False)
 
 
-def training_lines(text: str) -> Iterator[str]:
+def training_lines(text: str) -> list[str]:
     """Lines of `text` of a length that sentencepiece takes, without the two signs it refuses; thinned if huge."""
     lines = [line for line in re.split(f"[\n\0{SPACE}]", text) if line]
-    for line in lines[:: 1 + len(text) // TRAINING_BYTES]:
-        for start in range(0, len(line), LINE_CHARACTERS):
-            yield line[start : start + LINE_CHARACTERS]
+    kept = lines[:: 1 + len(text) // TRAINING_BYTES]
+    return [line[at : at + LINE_CHARACTERS] for line in kept for at in range(0, len(line), LINE_CHARACTERS)]
 
 
 def explain(error: str, vocab_size: int) -> str:
@@ -199,6 +199,12 @@ def refuse_surrogates(text: str) -> None:
             f"Character {error.start} of the text, {text[error.start]!r}, is half a surrogate pair and no character: "
             'read the text as UTF-8, or replace such halves with text.encode("utf-8", "replace").decode().'
         ) from None
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    part.write_bytes(content)
+    part.replace(path)
 
 
 def read_bytes(path: Path) -> bytes:
