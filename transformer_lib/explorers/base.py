@@ -63,9 +63,12 @@ class _Shell:
         row = widgets.Box(
             list(controls.values()), layout=widgets.Layout(display="flex", flex_flow="row wrap", width="100%")
         )
+        row.add_class("explorer-controls")
+        picture.add_class("explorer-picture")
         self.widget = widgets.VBox(
             [row, picture, self.caption, self.error], layout=widgets.Layout(width="100%", overflow="hidden")
         )
+        self.widget.add_class("explorer")
 
     def values(self) -> dict:
         """The present value of each control, by name."""
