@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from numbers import Integral
+
 import torch
 from torch import Tensor
 
 from transformer_lib.config import TransformerConfig
+
+
+def is_whole(value) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def check_whole(name: str, value) -> None:
+    """Refuse what is not a whole number of at least 1."""
+    if not is_whole(value) or value < 1:
+        raise ValueError(f"{name} must be a whole number of at least 1; got {value!r}.")
 
 
 def check_ids(ids, cfg: TransformerConfig, cache=None, name: str = "ids") -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from numbers import Integral, Real
+from numbers import Real
 
 import torch
 from torch import Tensor
 
-from transformer_lib.checks import check_ids, check_keep
+from transformer_lib.checks import check_ids, check_keep, check_whole, is_whole
 from transformer_lib.model import EncoderDecoder, Model
 
 
@@ -132,8 +132,7 @@ def check_request(model, ids, padding_mask, max_new_tokens, source, source_mask)
         raise ValueError(
             "prompts must be padded on the left: the last column of padding_mask must be True in every row."
         )
-    if not is_whole(max_new_tokens) or max_new_tokens < 1:
-        raise ValueError(f"max_new_tokens must be a whole number of at least 1; got {max_new_tokens!r}.")
+    check_whole("max_new_tokens", max_new_tokens)
     if ids.shape[1] + max_new_tokens > model.cfg.max_seq_len:
         room = model.cfg.max_seq_len - ids.shape[1]
         raise ValueError(
@@ -156,7 +155,3 @@ def check_sampling(temperature, top_k, top_p, seed, stop_ids, on_token, vocab_si
         raise ValueError(f"stop_ids must be a list of ids from 0 to {vocab_size - 1}; got {stop_ids!r}.")
     if on_token is not None and not callable(on_token):
         raise TypeError(f"on_token must be a function of the new tokens; got {on_token!r}.")
-
-
-def is_whole(value) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)

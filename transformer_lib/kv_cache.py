@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from transformer_lib.checks import check_whole
 from transformer_lib.config import TransformerConfig
 
 
@@ -23,8 +24,7 @@ class KVCache:
 
     def __init__(self, cfg: TransformerConfig, batch_size: int, max_len: int, dtype=torch.float32, device=None):
         for name, value in (("batch_size", batch_size), ("max_len", max_len)):
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1; got {value!r}.")
+            check_whole(name, value)
         if max_len > cfg.max_seq_len:
             raise ValueError(
                 f"a cache of max_len={max_len} is longer than the model's max_seq_len={cfg.max_seq_len}; "
