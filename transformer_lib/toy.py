@@ -4,8 +4,8 @@
 
 It is kept in a folder of its own and found there the next time: `checkpoints/` beside the package in a checkout, the
 user's cache folder otherwise, or wherever the environment variable TRANSFORMER_CHECKPOINTS says. The folder's name
-holds a digest of the recipe, the corpus included, so that a changed recipe is trained anew. `python -m transformer_lib.toy`
-trains it if it is missing.
+holds a digest of the recipe, the corpus included, so that a changed recipe is trained anew.
+`python -m transformer_lib.toy` trains it if it is missing.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ import torch
 from torch import Tensor
 
 from transformer_lib import checkpoint, corpus
-from transformer_lib.config import PRESETS
+from transformer_lib.config import PRESETS, TransformerConfig
+from transformer_lib.losses import token_losses
 from transformer_lib.model import Transformer
 from transformer_lib.runs import RunIsBusy
 from transformer_lib.tokenizer import Tokenizer
-from transformer_lib.training import History, TextBatches, TrainConfig, cross_entropy, train
+from transformer_lib.training import History, TextBatches, TrainConfig, train
 
 TEXT_BYTES = 4_000_000
 VOCABULARY_BYTES = 1_000_000  # of the text, from which the vocabulary is learnt
@@ -58,28 +59,34 @@ def load_toy(progress: bool = True) -> tuple[Transformer, Tokenizer]:
     return checkpoint.load_model(folder), checkpoint.load_tokenizer(folder)
 
 
-def train_toy(out, seed: int = 0, progress: bool = True, on_step=None) -> History:
-    """Train the toy into the folder `out`, or go on with it there."""
-    text, tokenizer = toy_text(), toy_tokenizer()
+def train_toy(
+    out, config: TransformerConfig = CONFIG, training: TrainConfig = TRAINING, context: int = CONTEXT, **how
+) -> tuple[Transformer, Tokenizer, History]:
+    """Train the toy, or a relative of it, into the folder `out`, or go on with it there. how: for `train`."""
+    text = corpus.story_text(TEXT_BYTES)
+    tokenizer = Tokenizer.train(text[:VOCABULARY_BYTES], config.vocab_size)
     ids = torch.tensor(tokenizer.encode(text))  # (N,)
-    model = untrained_toy(seed)
     stories = corpus.fresh_stories(N_EVALUATED)
+    model = initial_model(config, training.seed)
 
     def evaluate(model: Transformer) -> float:
         return story_loss(model, tokenizer, stories)
 
-    config = TrainConfig(**(TRAINING.__dict__ | {"seed": seed}))
-    batches = story_batches(ids, tokenizer)
-    return train(
-        model, batches, config, evaluate=evaluate, out=out, tokenizer=tokenizer, progress=progress, on_step=on_step
-    )
+    batches = story_batches(ids, tokenizer, context)
+    history = train(model, batches, training, evaluate=evaluate, out=out, tokenizer=tokenizer, **how)
+    return model.eval(), tokenizer, history
 
 
-def untrained_toy(seed: int = 0) -> Transformer:
-    """The toy as it was before its first step, in eval mode."""
+def initial_model(config: TransformerConfig, seed: int) -> Transformer:
+    """A model before its first step."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Transformer(CONFIG).eval()
+        return Transformer(config)
+
+
+def untrained_toy() -> Transformer:
+    """The toy as it was before its first step, in eval mode."""
+    return initial_model(CONFIG, TRAINING.seed).eval()
 
 
 def toy_history() -> History:
@@ -90,21 +97,11 @@ def toy_history() -> History:
     return History(**about["history"])
 
 
-def toy_text() -> str:
-    """What the toy is trained on."""
-    return corpus.story_text(TEXT_BYTES)
-
-
-@cache
-def toy_tokenizer() -> Tokenizer:
-    """The toy's vocabulary: byte-pair encoding of the stories."""
-    return Tokenizer.train(corpus.story_text(VOCABULARY_BYTES), CONFIG.vocab_size)
-
-
-def story_batches(ids: Tensor, tokenizer: Tokenizer) -> TextBatches:
-    """Windows that begin at the newline before a story, so that a name's first mention is in sight."""
+def story_batches(ids: Tensor, tokenizer: Tokenizer, context: int) -> TextBatches:
+    """Windows that begin with a story or with the newline before it, so that a name's first mention is in sight."""
     (newline,) = tokenizer.encode("\n")
-    return TextBatches(ids, CONTEXT, starts=(ids == newline).nonzero().flatten())
+    before = (ids == newline).nonzero().flatten()  # (S,)
+    return TextBatches(ids, context, starts=torch.cat([before, before + 1]))
 
 
 def encode_stories(tokenizer: Tokenizer, stories: list[corpus.Story]) -> tuple[Tensor, Tensor]:
@@ -126,7 +123,7 @@ def story_loss(model: Transformer, tokenizer: Tokenizer, stories: list[corpus.St
     ids, mask = encode_stories(tokenizer, stories)
     total = 0.0
     for rows, counts in zip(ids.split(50), mask.split(50), strict=True):
-        total += float(cross_entropy(model(rows[:, :-1]), rows[:, 1:], counts[:, 1:])) * int(counts.sum())
+        total += float(token_losses(model(rows[:, :-1]), rows[:, 1:])[counts[:, 1:]].sum())
     return total / int(mask.sum())
 
 

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transformer_lib.devices import choose_threads, pick_device, using_threads
+from transformer_lib.losses import cross_entropy
 from transformer_lib.runs import Run, interruptible, progress_bar
 
 SCHEDULES = ("cosine", "inverse_sqrt", "constant")
@@ -137,18 +137,6 @@ class TextBatches:
     def __call__(self, step: int, config: TrainConfig) -> Tensor:
         chosen = self.starts[torch.randint(len(self.starts), (config.batch_size,))]  # (B,)
         return self.ids[chosen[:, None] + self.window]  # (B, T + 1)
-
-
-def cross_entropy(logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Mean −ln p of the targets, in nats. logits: (B, T, V); targets: (B, T); mask: (B, T) bool, True = it counts.
-
-    The mask goes before the mean: what does not count is not in its denominator either.
-    """
-    if mask is not None:
-        logits, targets = logits[mask], targets[mask]  # (N, V), (N,)
-        if len(targets) == 0:
-            raise ValueError("the loss mask leaves no target at all in this batch.")
-    return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), targets.reshape(-1))
 
 
 def next_token_loss(model: nn.Module, batch) -> Tensor:

@@ -1,0 +1,136 @@
+"""`python -m transformer_lib train`: the toy on its stories, or a small model on a text of the user's."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from transformer_lib import corpus, toy
+from transformer_lib.config import TransformerConfig
+from transformer_lib.generation import generate
+from transformer_lib.model import Transformer
+from transformer_lib.tokenizer import Tokenizer
+from transformer_lib.training import TextBatches, TrainConfig, mean_loss, train
+
+SHORTEST_TEXT = 1_000  # characters
+CHARACTERS_PER_PIECE = 60  # of the text, for each entry of the vocabulary: rarer pieces are hardly learnt
+VOCABULARIES = (300, 400, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
+HELD_OUT = 0.1  # share of the text, its end
+EVALUATED_WINDOWS = 100
+SAMPLE_TOKENS = 120
+
+
+def run(options) -> int:
+    (train_stories if options.text is None else train_text)(options)
+    return 0
+
+
+def train_stories(options) -> None:
+    """The toy; with any option changed, a relative of it in a folder of its own."""
+    config, training = config_of(options, toy.CONFIG), training_of(options, toy.TRAINING)
+    context = options.context or toy.CONTEXT
+    is_the_toy = (config, training, context) == (toy.CONFIG, toy.TRAINING, toy.CONTEXT)
+    out = Path(options.out) if options.out else toy.toy_folder() if is_the_toy else Path("runs", "stories")
+    model, tokenizer, history = toy.train_toy(out, config, training, context)
+    floor = toy.entropy_floor(tokenizer, corpus.fresh_stories(toy.N_EVALUATED))
+    print(
+        f"Loss on fresh stories: {history.evaluations[-1][1]:.3f} nats per token; the stories' own entropy, below "
+        f"which no model can stay: {floor:.3f}."
+    )
+    show_sample(model, tokenizer, out)
+
+
+def train_text(options) -> None:
+    """A model on any text; its last tenth is kept for measuring the loss."""
+    text = corpus.read_text(options.text, min_characters=SHORTEST_TEXT)
+    tokenizer = learn_vocabulary(text, options.vocabulary)
+    ids = torch.tensor(tokenizer.encode(text))  # (N,)
+    context = fitting_context(len(ids), options.context)
+    config = config_of(options, toy.CONFIG.replace(vocab_size=tokenizer.vocab_size), context)
+    training = training_of(options, toy.TRAINING)
+    cut = len(ids) - max(int(HELD_OUT * len(ids)), context + 1)
+    held_out = windows(ids[cut:], context)
+    out = Path(options.out) if options.out else Path("runs", Path(options.text).stem)
+    torch.manual_seed(training.seed)
+    model = Transformer(config)
+
+    def evaluate(model: Transformer) -> float:
+        return mean_loss(model, held_out.to(model.embedding.weight.device).split(training.batch_size))
+
+    batches = TextBatches(ids[:cut], context)
+    history = train(model, batches, training, evaluate=evaluate, out=out, tokenizer=tokenizer)
+    best_step, best = min(history.evaluations, key=lambda pair: pair[1])
+    print(f"Loss on the text's last part, not trained on: {history.evaluations[-1][1]:.3f} nats per token.")
+    if best < history.evaluations[-1][1] - 0.05:
+        print(f"It was {best:.3f} at step {best_step:,}: the text is short and was learnt by heart; fewer --steps do.")
+    show_sample(model, tokenizer, out)
+
+
+def config_of(options, base: TransformerConfig, context: int | None = None) -> TransformerConfig:
+    """`base` with what the options change."""
+    chosen = {
+        "d_model": options.width,
+        "n_layers": options.layers,
+        "n_heads": options.heads,
+        "vocab_size": None if options.text else options.vocabulary,
+        "max_seq_len": max(base.max_seq_len, context or options.context or 0),
+    }
+    return base.replace(**{name: value for name, value in chosen.items() if value is not None})
+
+
+def training_of(options, base: TrainConfig) -> TrainConfig:
+    """`base` with what the options change."""
+    names = ("steps", "batch_size", "learning_rate", "seed", "threads", "device")
+    chosen = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    return dataclasses.replace(base, **chosen)
+
+
+def learn_vocabulary(text: str, size: int | None) -> Tokenizer:
+    """A vocabulary of `size` pieces; None: as many as the text gives examples for, up to the toy's 1,024.
+
+    A text of many different characters (Chinese, say) needs more, and a very short one cannot give so many: the sizes
+    nearest to the wanted one are tried until one can be had.
+    """
+    if size is not None:
+        return Tokenizer.train(text, size)
+    wanted = min(max(len(text) // CHARACTERS_PER_PIECE, VOCABULARIES[0]), toy.CONFIG.vocab_size)
+    smaller = [n for n in reversed(VOCABULARIES) if n <= wanted]
+    larger = [n for n in VOCABULARIES if n > wanted]
+    for n in (*smaller, *larger):
+        try:
+            return Tokenizer.train(text, n)
+        except ValueError:
+            continue
+    raise ValueError(
+        "No vocabulary could be learnt from this text; give more of it, or say how large with --vocabulary."
+    )
+
+
+def fitting_context(n_tokens: int, wanted: int | None) -> int:
+    """Tokens per sequence: as wanted, or the toy's; shorter, with a note, where a tenth of the text fills none."""
+    context = wanted or toy.CONTEXT
+    longest = n_tokens // 10 - 1
+    if context <= longest or n_tokens >= 20 * (context + 1):
+        return context
+    if wanted is not None:
+        raise ValueError(f"The text has {n_tokens:,} tokens, enough for --context {longest} at most; got {wanted}.")
+    print(f"The text has {n_tokens:,} tokens: the context is shortened from {context} to {longest}.", file=sys.stderr)
+    return longest
+
+
+def windows(ids: Tensor, context: int) -> Tensor:
+    """(N,) -> the first windows side by side, (n, context + 1)."""
+    n = min(len(ids) // (context + 1), EVALUATED_WINDOWS)
+    return ids[: n * (context + 1)].view(n, context + 1)
+
+
+def show_sample(model: Transformer, tokenizer: Tokenizer, out: Path) -> None:
+    start = torch.tensor([tokenizer.encode("\n")], device=model.embedding.weight.device)  # (1, 1)
+    length = min(SAMPLE_TOKENS, model.cfg.max_seq_len - start.shape[1])
+    ids = generate(model, start, max_new_tokens=length, temperature=0.8, seed=0)[0]
+    print(f"\nA sample:\n{tokenizer.decode(ids.tolist()).strip()}\n")
+    print(f'More: python -m transformer_lib generate --run "{out}" "Once upon a time"')
