@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("torch", "numpy", "matplotlib", "jupyterlab", "ipykernel", "ipywidgets", "sentencepiece", "tokenizers")
 TEST_PACKAGES = ("pytest", "hypothesis", "playwright", "transformers", "ruff")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-MEMORY_NEEDED = 2e9  # bytes: JupyterLab, a kernel with torch, and the toy's training together take about 1.5 GB
+MEMORY_NEEDED = 1.5e9  # bytes: a kernel with torch and the toy's training take 0.4 GB each, JupyterLab 0.1 GB
 DISK_NEEDED = 1e9  # bytes: room for checkpoints
 
 
@@ -97,7 +97,7 @@ def room(advice: list[str]) -> Iterator[tuple[str, str]]:
     yield "memory", f"{memory.available / 1e9:.1f} GB free of {memory.total / 1e9:.1f} GB"
     yield "disk", f"{disk.free / 1e9:.1f} GB free"
     if memory.available < MEMORY_NEEDED:
-        advice.append(f"Free some memory: {memory.available / 1e9:.1f} GB is less than the 2 GB that a notebook needs.")
+        advice.append(f"Free some memory: {memory.available / 1e9:.1f} GB is less than the 1.5 GB that the course needs.")
     if disk.free < DISK_NEEDED:
         advice.append(f"Free some disk space: {disk.free / 1e9:.1f} GB is little for checkpoints.")
 
