@@ -6,9 +6,10 @@ position m, each moved by its own group element, then meet in a score that depen
 choice of G:
 
 - G skew-symmetric (Gᵀ = -G): exp(m G) is a rotation. With G made of 2 × 2 blocks this is RoPE ("multiplicative").
-- G nilpotent (G² = 0): exp(m G) = I + m G, and the score gains a term linear in the distance. This is ALiBi ("additive").
+- G nilpotent (G² = 0): exp(m G) = I + m G, and the score gains a term linear in the distance. This is ALiBi
+  ("additive").
 
-Nothing here is used by the models: it is the check, in float64, that both are what the paper says.
+The models do not use this module: it is the check, in float64, that both are what the paper says.
 """
 
 from __future__ import annotations
