@@ -33,6 +33,7 @@ class Reader(gguf.GGUFReader):
     """The package's reader, which does not notice the end of a file: a damaged count would let it run for hours."""
 
     def _get(self, offset, dtype, count=1, override_order=None):
+        self.data = np.asarray(self.data)  # the same map, without np.memmap's slow slicing
         values = super()._get(offset, dtype, count, override_order)
         if len(values) != int(count):
             raise ValueError(f"it ends before byte {int(offset) + int(count) * np.dtype(dtype).itemsize:,}")
@@ -62,8 +63,8 @@ def stored(path: Path, tensor: gguf.ReaderTensor) -> Stored:
         ) from None
 
     def read() -> Tensor:
-        blocks = np.memmap(path, raw, "c", offset, raw_shape)
-        return torch.from_numpy(np.asarray(dequantize(blocks, kind)))
+        blocks = np.asarray(np.memmap(path, raw, "c", offset, raw_shape))
+        return torch.from_numpy(dequantize(blocks, kind))
 
     return Stored(path, tensor.name, tuple(int(n) for n in reversed(tensor.shape)), read)
 

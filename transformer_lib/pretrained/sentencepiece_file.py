@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import struct
-from pathlib import Path
 
 BPE, BYTE = 2, 6  # a kind of model and a type of piece, in sentencepiece_model.proto
 
 
-def sentencepiece_model(file: Path, fields: dict) -> bytes:
+def sentencepiece_model(fields: dict) -> bytes:
     """The bytes of a .model file: pieces with scores and types, BPE, no normalisation of the text."""
     tokens, kinds = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"]
-    scores = fields.get("tokenizer.ggml.scores", [])
+    scores = fields["tokenizer.ggml.scores"]
     if not len(tokens) == len(scores) == len(kinds):
         raise ValueError(
-            f"{file}: its vocabulary has {len(tokens)} tokens, {len(scores)} scores and {len(kinds)} types; "
-            f"there must be as many of each."
+            f"{len(tokens)} tokens, {len(scores)} scores, {len(kinds)} types: there must be as many of each"
         )
     pieces = b"".join(
         part(1, part(1, token.encode()) + number(2, score) + whole(3, kind))

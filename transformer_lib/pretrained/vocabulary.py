@@ -50,36 +50,33 @@ def in_gguf(file: Path, fields: dict):
         if f"tokenizer.ggml.{key}" not in fields:
             raise ValueError(f"{file} has no tokenizer.ggml.{key}; name one: load_pretrained(path, tokenizer=…).")
     kind = fields["tokenizer.ggml.model"]
-    if kind == "gpt2":
-        tokenizer = byte_level(file, fields)
-    elif kind == "llama":
-        tokenizer = Tokenizer(sentencepiece_model(file, fields))
-    else:
+    if kind not in ("gpt2", "llama"):
         raise ValueError(
             f"{file}: the vocabulary is of kind {kind!r}; 'gpt2' and 'llama' can be read, or give a file of its own: "
             f"load_pretrained(path, tokenizer=…)."
         )
+    words = splitter(file, fields.get("tokenizer.ggml.pre")) if kind == "gpt2" else None
+    try:
+        tokenizer = byte_level(fields, words) if kind == "gpt2" else Tokenizer(sentencepiece_model(fields))
+    except Exception as error:  # what the two packages raise on damaged lists is not documented
+        raise ValueError(f"{file}: its vocabulary is damaged ({error}).") from None
     begin, end = (fields.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos"))
     return with_special_ids(tokenizer, begin, end)
 
 
-def byte_level(file: Path, fields: dict) -> ByteLevelTokenizer:
-    """Byte-level BPE out of its tokens, its merges and the name of the rule that cuts a text into words."""
-    tokens, merges = fields["tokenizer.ggml.tokens"], fields.get("tokenizer.ggml.merges", [])
-    words = fields.get("tokenizer.ggml.pre", "gpt-2")
-    try:
-        tokenizer = tokenizers.Tokenizer(
-            models.BPE(
-                vocab={token: i for i, token in enumerate(tokens)},
-                merges=[tuple(merge.split(" ", 1)) for merge in merges],
-                ignore_merges=words == "llama-bpe",
-            )
+def byte_level(fields: dict, words: pre_tokenizers.PreTokenizer) -> ByteLevelTokenizer:
+    """Byte-level BPE out of its tokens, its merges and the rule that cuts a text into words."""
+    tokens, kinds = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"]
+    tokenizer = tokenizers.Tokenizer(
+        models.BPE(
+            vocab={token: i for i, token in enumerate(tokens)},
+            merges=[tuple(merge.split(" ", 1)) for merge in fields["tokenizer.ggml.merges"]],
+            ignore_merges=fields["tokenizer.ggml.pre"] == "llama-bpe",  # Llama 3: a word that is a token is not cut
         )
-    except Exception as error:  # the package raises bare Exception
-        raise ValueError(f"{file}: its vocabulary is damaged ({error}).") from None
-    tokenizer.pre_tokenizer = splitter(file, words)
+    )
+    tokenizer.pre_tokenizer = words
     tokenizer.decoder = decoders.ByteLevel()
-    for token, kind in zip(tokens, fields["tokenizer.ggml.token_type"], strict=False):
+    for token, kind in zip(tokens, kinds, strict=True):
         if kind in (CONTROL, USER_DEFINED):
             tokenizer.add_tokens([tokenizers.AddedToken(token, special=kind == CONTROL, normalized=False)])
     return ByteLevelTokenizer(tokenizer)
