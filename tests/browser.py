@@ -48,7 +48,7 @@ PICTURE = """async e => { const picture = e.querySelector('.explorer-picture');
     const bytes = new Uint8Array(await (await fetch(image.src)).arrayBuffer());
     const hash = new Uint8Array(await crypto.subtle.digest('SHA-256', bytes));
     return [...hash].map(b => b.toString(16).padStart(2, '0')).join(''); }"""
-CONTROLS = "[role=slider], input:not([type=range]):not(.widget-readout), select, textarea, button"
+CONTROLS = "[role=slider], input, textarea, button:not(.mod-active)"
 CUT_LABELS = """e => [...e.querySelectorAll('.widget-label, .widget-label-basic span')]
     .filter(l => l.scrollWidth > l.clientWidth + 1 && l.clientWidth > 0).map(l => l.innerText)"""
 
@@ -167,7 +167,7 @@ class Notebook:
         for key in _keys(control):
             control.focus()
             if key is None:
-                control.fill("Ben lost a red hat.")
+                control.fill("Ben lost a red hat and Mia found it.")
                 self.page.keyboard.press("Enter")
             else:
                 self.page.keyboard.press(key)

@@ -3,6 +3,7 @@
 import itertools
 import re
 
+from transformer_lib.lessons.build import FIRST_CELL
 from transformer_lib.lessons.claims import unclaimed_numbers
 
 LARGEST = 1_500_000
@@ -136,6 +137,11 @@ def claimed_numbers(notebook, path):
     return [f"no claim states the number {number}" for number in unclaimed_numbers(notebook)]
 
 
+def first_cell_says_what_is_missing(notebook, path):
+    fine = code_cells(notebook)[0].source.startswith(FIRST_CELL)
+    return [] if fine else ["the first code cell does not begin with lessons.build.FIRST_CELL"]
+
+
 def unique_ids(notebook, path):
     ids = [cell.get("id") for cell in notebook.cells]
     return [] if all(ids) and len(set(ids)) == len(ids) else ["cell ids are missing or not unique"]
@@ -155,5 +161,6 @@ RULES = (
     measures,
     exercises_solved,
     claimed_numbers,
+    first_cell_says_what_is_missing,
     unique_ids,
 )

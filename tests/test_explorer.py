@@ -119,6 +119,12 @@ def test_an_exception_is_shown_in_the_page_and_goes_away():
     assert explorer.picture.value != picture
 
 
+def test_controls_that_need_a_mouse_are_refused():
+    """JupyterLab swallows the arrow keys of selects and radio buttons."""
+    with pytest.raises(TypeError, match="a Dropdown cannot be used by keyboard in JupyterLab; take ToggleButtons"):
+        HtmlExplorer(lambda x: (Drawing(9, 9), "x"), {"x": widgets.Dropdown(options=[1])}, title="t", name="n")
+
+
 def test_a_bug_at_the_start_fails_the_cell():
     def build(fig):
         return lambda x: 1 / 0
@@ -241,6 +247,8 @@ def test_a_prediction_answers_and_its_answer_is_one_of_the_options():
     assert repr(asked).endswith("Answer: 16. T · T.")
     with pytest.raises(ValueError, match="the computed answer '17' is none of the options"):
         predict("How many?", [4, 16], answer=17)
+    with pytest.raises(ValueError, match="an option has at most 80 letters"):
+        predict("How many?", ["a" * 81, "b"], answer="b")
 
 
 def test_controls_tell_their_ends():

@@ -1,14 +1,17 @@
 """The stored notebooks keep to the course's contract, and each rule of it can fail."""
 
+import html
 import json
 import pathlib
+import re
 
 import nbformat
 import pytest
+from nbconvert import HTMLExporter
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from notebook_rules import RULES, broken_links
 
-from transformer_lib.lessons.build import pictures
+from transformer_lib.lessons.build import FIRST_CELL, pictures
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -29,6 +32,20 @@ def test_figures_folder_is_what_the_notebooks_draw():
     assert index == {name: alt for name, (_, alt) in drawn.items()}
     for name, (data, _) in drawn.items():
         assert (ROOT / "figures" / name).read_bytes() == data, f"{name} is not the stored picture: run `make notebooks`"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_printed_to_html_every_picture_is_there_with_its_alt_text(path):
+    """nbconvert's "lab" template drops alt texts (7.17); "classic" keeps them."""
+    drawn = pictures(nbformat.read(path, as_version=4))
+    page, _ = HTMLExporter(template_name="classic").from_filename(str(path))
+    assert len(re.findall(r'<img\b[^>]*\bsrc="data:image/png;base64,', page)) == len(drawn)
+    for name, (_, alt) in drawn.items():
+        assert f'alt="{alt}"' in html.unescape(page), name
+
+
+def test_there_are_notebooks():
+    assert NOTEBOOKS, "without notebooks the tests above would pass by looking at nothing"
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("*.md")), ids=lambda path: path.name)
@@ -63,7 +80,7 @@ def fine(tmp_path):
         [said(claim="n", stated="131,072,000", computed="131,072,000")],
     ]
     outs += [[said(exercise=name, status="open")] for name in "xyz"]
-    cells += [new_code_cell("1", execution_count=k, outputs=o) for k, o in enumerate(outs, 1)]
+    cells += [new_code_cell(FIRST_CELL, execution_count=k, outputs=o) for k, o in enumerate(outs, 1)]
     for k, name in enumerate("xyz", len(outs) + 1):
         hidden = {"tags": ["solution"], "jupyter": {"source_hidden": True}}
         out = [said(exercise=name, status="right")]
@@ -100,6 +117,7 @@ BROKEN = {
     "measures": _say(" word" * 1500),
     "exercises_solved": lambda nb, path: nb.cells[-3].outputs[0].metadata["transformer_lib"].update(status="wrong"),
     "claimed_numbers": _say(" And 10,922.67 too."),
+    "first_cell_says_what_is_missing": _set(source="import transformer_lib"),
     "unique_ids": lambda nb, path: nb.cells[3].update(id=nb.cells[2].id),
 }
 

@@ -38,6 +38,8 @@ from transformer_lib.plots.style import (
 LONGEST_TEXT = 200  # letters a learner may type before the text is cut
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 TYPED = (widgets.Text, widgets.Textarea)
+# JupyterLab takes the arrow keys away from these, so they cannot be used without a mouse.
+MOUSE_ONLY = (widgets.Dropdown, widgets.RadioButtons, widgets.Select, widgets.SelectMultiple)
 
 
 def clip_text(text: str, longest: int = LONGEST_TEXT, instead: str = "Once upon a time") -> tuple[str, str]:
@@ -189,6 +191,11 @@ def alternatives(control) -> list:
 
 def _arrange(control) -> None:
     """Labels are never cut, controls stand side by side where there is room; typing waits for Enter."""
+    if isinstance(control, MOUSE_ONLY):
+        name = type(control).__name__
+        raise TypeError(f"a {name} cannot be used by keyboard in JupyterLab; take ToggleButtons or a SelectionSlider")
+    if isinstance(control, widgets.ToggleButtons):
+        control.style.button_width = "auto"
     if "description_width" in control.style.keys:
         control.style.description_width = "initial"
     wide = "100%" if isinstance(control, TYPED) else "26em" if "slider" in type(control).__name__.lower() else "auto"

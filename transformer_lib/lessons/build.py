@@ -7,12 +7,7 @@ Each notebook runs from top to bottom in a fresh kernel, in static mode: explore
 cell that fails leaves the file as it was and is printed. Figures are those in the stored outputs: they are written
 to figures/<notebook>_<name>.png, with an index of their alt texts, and those no longer drawn are deleted.
 
-Every notebook's first code cell is this, so that a missing package is one line and not a traceback:
-
-    try:
-        import transformer_lib
-    except ModuleNotFoundError:
-        raise SystemExit("transformer_lib is not installed in this kernel: close this page and start with `make lab`")
+Every notebook's first code cell begins with `FIRST_CELL`, so that a missing package is one line and no traceback.
 """
 
 import base64
@@ -27,6 +22,13 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
+FIRST_CELL = """\
+try:
+    import transformer_lib
+except ModuleNotFoundError as missing:
+    advice = "transformer_lib is not installed in this kernel: close this page and start with `make lab`"
+    missing._render_traceback_ = lambda: [advice]  # one line instead of a traceback
+    raise"""
 KERNEL = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
 LANGUAGE = {"name": "python", "file_extension": ".py", "mimetype": "text/x-python", "pygments_lexer": "ipython3"}
 CELL_SECONDS = 600

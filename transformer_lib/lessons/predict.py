@@ -6,21 +6,26 @@ from transformer_lib.explorers.base import WIDGET_VIEW
 from transformer_lib.lessons.page import EDGES, escape
 from transformer_lib.plots.style import TEXT, is_static
 
+LONGEST_OPTION = 80  # letters
+
 
 class Prediction:
-    """A question with options. Live: radio buttons that answer. Without a kernel: the options, and a folded answer."""
+    """A question with options. Live: buttons that answer. Without a kernel: the options, and a folded answer."""
 
     def __init__(self, question: str, options: list, answer, because: str):
         self.options = [str(option) for option in options]
         if len(set(self.options)) != len(self.options) or len(options) < 2:
             raise ValueError(f"predict needs at least two different options; got {self.options}")
+        if too_long := [option for option in self.options if len(option) > LONGEST_OPTION]:
+            raise ValueError(
+                f"an option has at most {LONGEST_OPTION} letters, so that its button is not cut: {too_long}"
+            )
         self.answer = str(answer() if callable(answer) else answer)
         if self.answer not in self.options:
             raise ValueError(f"the computed answer {self.answer!r} is none of the options {self.options}")
         self.question, self.because = question, because
-        self.buttons = widgets.RadioButtons(
-            options=self.options, value=None, layout=widgets.Layout(width="auto", max_width="800px")
-        )
+        self.buttons = widgets.ToggleButtons(options=self.options, value=None, layout=widgets.Layout(max_width="800px"))
+        self.buttons.style.button_width = "auto"
         self.reply = widgets.HTML(_line("Choose before you read on.", "open", live=True))
         self.buttons.observe(self._tell, "value")
         head = widgets.HTML(f'<div style="{TEXT}"><b>Predict first.</b> {escape(question)}</div>')
