@@ -97,7 +97,9 @@ def room(advice: list[str]) -> Iterator[tuple[str, str]]:
     yield "memory", f"{memory.available / 1e9:.1f} GB free of {memory.total / 1e9:.1f} GB"
     yield "disk", f"{disk.free / 1e9:.1f} GB free"
     if memory.available < MEMORY_NEEDED:
-        advice.append(f"Free some memory: {memory.available / 1e9:.1f} GB is less than the 1.5 GB that the course needs.")
+        advice.append(
+            f"Free some memory: {memory.available / 1e9:.1f} GB is less than the 1.5 GB that the course needs."
+        )
     if disk.free < DISK_NEEDED:
         advice.append(f"Free some disk space: {disk.free / 1e9:.1f} GB is little for checkpoints.")
 
