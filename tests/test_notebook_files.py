@@ -117,7 +117,7 @@ BROKEN = {
     "measures": _say(" word" * 1500),
     "exercises_solved": lambda nb, path: nb.cells[-3].outputs[0].metadata["transformer_lib"].update(status="wrong"),
     "claimed_numbers": _say(" And 10,922.67 too."),
-    "first_cell_says_what_is_missing": _set(source="import transformer_lib"),
+    "first_cell_says_what_is_missing": _set(source="from transformer_lib.lessons import claim"),
     "unique_ids": lambda nb, path: nb.cells[3].update(id=nb.cells[2].id),
 }
 

@@ -24,7 +24,7 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 
 FIRST_CELL = """\
 try:
-    import transformer_lib
+    from transformer_lib.lessons import check, claim, predict
 except ModuleNotFoundError as missing:
     advice = "transformer_lib is not installed in this kernel: close this page and start with `make lab`"
     missing._render_traceback_ = lambda: [advice]  # one line instead of a traceback
