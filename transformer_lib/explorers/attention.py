@@ -1,18 +1,18 @@
 """Explorers of notebook 02: three tokens with movable queries and keys, a soft dictionary, the toy's attention."""
 
+import functools
 import math
 
 import ipywidgets as widgets
 import matplotlib
-import numpy as np
 import torch
 
 from transformer_lib.attention import attention_weights
 from transformer_lib.explorers.base import Explorer, HtmlExplorer, clip_text
 from transformer_lib.explorers.drawing import Drawing
-from transformer_lib.plots.attention import TOKEN_COLOURS, Arrows, Hull, plane
+from transformer_lib.plots.attention import FourPanels, LookUp
 from transformer_lib.plots.style import COLOURS, SEQUENTIAL
-from transformer_lib.plots.tokens import heat, readable
+from transformer_lib.plots.tokens import readable
 from transformer_lib.recording import record
 
 LONGEST = 24  # tokens that a map has room for
@@ -26,45 +26,29 @@ def turned(vectors, degrees) -> torch.Tensor:
 
 
 def three_tokens(q, k, v, tokens) -> Explorer:
-    """Turn the queries and keys of three tokens and watch scores, weights and outputs. q, k, v: (3, 2)."""
-    values = torch.as_tensor(v, dtype=torch.float64)
+    """Turn the queries and keys of a few tokens and watch scores, weights and outputs. q, k, v: (T, 2)."""
+    values = torch.as_tensor(v, dtype=torch.float64)  # (T, 2)
 
     def build(fig):
-        (arrows, scores_ax), (hull_ax, weights_ax) = fig.subplots(2, 2, width_ratios=(1.25, 1))
-        plane(arrows, 4.2)
-        arrows.set_title("1  queries (filled) and keys (hollow)")
-        keys = Arrows(arrows, 3, hollow=True, colours=TOKEN_COLOURS, names=[f"k {token}" for token in tokens])
-        queries = Arrows(arrows, 3, colours=TOKEN_COLOURS, names=[f"q {token}" for token in tokens])
-        style = {"row_labels": tokens, "col_labels": tokens, "xlabel": "key", "ylabel": "query", "numbers": ".2f"}
-        blank = np.zeros((3, 3))
-        scores = heat(scores_ax, blank, title="2  scores ÷ √d_k", limits=(-6, 6), diverging=True, **style)
-        weights = heat(weights_ax, blank, title="3  weights: softmax by row", limits=(0, 1), **style)
-        hull = Hull(hull_ax, values.numpy(), tokens)
-        hull_ax.set(title="4  each token's output is a mix of the values", xlabel="component 0", ylabel="component 1")
-        hull_ax.margins(0.28)
+        panels = FourPanels(fig, values.numpy(), tokens)
 
         def update(stretch, **turns):
-            turned_q = stretch * turned(q, [turns[f"q{i}"] for i in range(3)])
-            turned_k = turned(k, [turns[f"k{i}"] for i in range(3)])
-            queries.set(turned_q.numpy())
-            keys.set(turned_k.numpy())
-            a = attention_weights(turned_q, turned_k)  # (3, 3)
-            scores.set(turned_q @ turned_k.T / math.sqrt(2))
-            weights.set(a)
-            hull.set(a.numpy())
-            return spoken(a, a @ values, tokens)
+            queries = stretch * turned(q, [turns[f"q{i}"] for i in range(len(tokens))])  # (T, 2)
+            keys = turned(k, [turns[f"k{i}"] for i in range(len(tokens))])  # (T, 2)
+            weights = attention_weights(queries, keys)  # (T, T)
+            panels.set(queries.numpy(), keys.numpy(), queries @ keys.T / math.sqrt(2), weights.numpy())
+            return spoken(weights, weights @ values, tokens)
 
         return update
 
-    names = [("q", "query"), ("k", "key")]
     controls = {
-        f"{short}{i}": widgets.IntSlider(0, -180, 180, 5, description=f"turn {word} of {token} (°)")
+        f"{word[0]}{i}": widgets.IntSlider(0, -180, 180, 5, description=f"turn {word} of {token} (°)")
         for i, token in enumerate(tokens)
-        for short, word in names
+        for word in ("query", "key")
     }
-    controls["stretch"] = widgets.FloatSlider(1.0, min=0.0, max=2.0, step=0.1, description="length of all queries ×")
-    title = "Directions decide who is looked at; the output never leaves the triangle"
-    return Explorer(build, controls, title=title, name="three_tokens", figsize=(8, 6.6))
+    controls["stretch"] = widgets.FloatSlider(1.0, min=0.0, max=1.3, step=0.1, description="length of all queries ×")
+    title = "Directions decide who is looked at; outputs stay in the triangle"
+    return Explorer(build, controls, title=title, name="three_tokens", figsize=(8, 6.0))
 
 
 def spoken(weights, outputs, tokens) -> str:
@@ -79,45 +63,26 @@ def spoken(weights, outputs, tokens) -> str:
 
 def soft_dictionary(entries: dict) -> Explorer:
     """Look up a direction among the four winds, softly. entries: {name: number}, north first, clockwise."""
-    names, numbers = list(entries), torch.tensor(list(entries.values()), dtype=torch.float64)
-    bearings = torch.arange(len(names), dtype=torch.float64) * 360 / len(names)
-    keys = compass(bearings)  # (n, 2), length 1
+    names, numbers = list(entries), torch.tensor(list(entries.values()), dtype=torch.float64)  # (n,)
+    keys = compass(torch.arange(len(names)) * 360 / len(names))  # (n, 2), length 1
+    around = torch.arange(0, 361, 3)
+    nearest = numbers[(compass(around) @ keys.T).argmax(dim=1)]
 
     def build(fig):
-        grid = fig.add_gridspec(2, 2, width_ratios=(1, 1.35))
-        rose, bars_ax, curve_ax = (fig.add_subplot(part) for part in (grid[:, 0], grid[0, 1], grid[1, 1]))
-        rose.set(xlim=(-1.75, 1.75), ylim=(-1.75, 1.75), aspect="equal", title="keys (hollow) and query (black)")
-        rose.set_axis_off()
-        rose.add_patch(matplotlib.patches.Circle((0, 0), 1, fill=False, ec="#CCCCCC"))
-        colours = TOKEN_COLOURS[: len(names)]
-        Arrows(rose, len(names), hollow=True, colours=colours, names=names).set(keys.numpy())
-        arrow = Arrows(rose, 1, colours=[COLOURS["black"]], names=[""])
-        bars = bars_ax.bar(names, [0] * len(names), color=colours)
-        bars_ax.set(ylim=(0, 1.12), ylabel="weight", title="weights of the entries")
-        (curve,) = curve_ax.plot([], [], color=COLOURS["black"], label="soft")
-        (dot,) = curve_ax.plot([], [], "o", color=COLOURS["black"], ms=9)
-        around = torch.arange(0, 361, 3, dtype=torch.float64)
-        nearest = numbers[(compass(around) @ keys.T).argmax(dim=1)]
-        curve_ax.plot(around, nearest, color=COLOURS["red"], ls=":", lw=2.4, label="hard (nearest key)", zorder=1)
-        low, high = float(numbers.min()), float(numbers.max())
-        curve_ax.set(xlim=(0, 360), ylim=(low - 2, high + 8), xticks=[0, 90, 180, 270, 360], ylabel="degrees C",
-                     xlabel="direction of the query (° from north)", title="what the look-up returns")  # fmt: skip
-        curve_ax.legend(loc="upper left", ncols=2, borderaxespad=0.2)
+        picture = LookUp(fig, names, keys.numpy(), around.numpy(), nearest.numpy())
 
         def update(direction, length):
-            query = compass(torch.tensor([float(direction)], dtype=torch.float64))  # (1, 2)
-            arrow.set(query.numpy() * min(1.0, 0.25 + 0.03 * length))  # short and long enough to be seen
+            query = compass(torch.tensor([direction]))  # (1, 2), length 1
             weights = attention_weights(length * query, keys)[0]  # (n,)
-            for bar, weight in zip(bars, weights.tolist(), strict=True):
-                bar.set_height(weight)
-            curve.set_data(around, attention_weights(length * compass(around), keys) @ numbers)
             answer = float(weights @ numbers)
-            dot.set_data([direction], [answer])
+            answers = attention_weights(length * compass(around), keys) @ numbers
+            drawn = query[0].numpy() * (0.4 + 0.02 * length)  # the wheel has no room for a length of 30
+            picture.set(drawn, weights.tolist(), answers.numpy(), direction, answer)
             first, second = torch.sort(length * (query @ keys.T)[0] / math.sqrt(2), descending=True).values[:2]
             best = names[int(weights.argmax())]
             return (
-                f"Best key: {best}, score {first:.2f}, {first - second:.2f} above the next: "
-                f"weight {weights.max():.2f}. The look-up returns {answer:.1f} degrees; {best} alone holds {entries[best]}."
+                f"Best key: {best}, its score {first - second:.2f} above the next, its weight {weights.max():.2f}. "
+                f"The look-up returns {answer:.1f} °C; {best} alone holds {entries[best]} °C."
             )
 
         return update
@@ -132,45 +97,43 @@ def soft_dictionary(entries: dict) -> Explorer:
 
 def compass(bearings) -> torch.Tensor:
     """(n, 2): unit vectors for directions in degrees, clockwise from north."""
-    angles = torch.deg2rad(bearings)
+    angles = torch.deg2rad(bearings.double())  # (n,)
     return torch.stack((angles.sin(), angles.cos()), dim=1)  # (n, 2)
 
 
 def attention_map(model, tokenizer, text: str) -> HtmlExplorer:
     """Any head of any layer on the learner's own text: lines for one query, and the whole map."""
     layers, heads = model.cfg.n_layers, model.cfg.n_heads
-    seen_before: dict[str, list] = {}
 
+    @functools.lru_cache(maxsize=1)
     def look(typed: str):
-        """(tokens, weights per layer (H, T, T)) of a text; only the last text is kept."""
-        if typed not in seen_before:
-            ids = tokenizer.encode(typed)[:LONGEST]
-            with torch.no_grad(), record(model) as seen:
-                model(torch.tensor([ids]))
-            maps = [seen[f"blocks.{i}.attention.weights"][0].numpy() for i in range(layers)]
-            seen_before.clear()
-            seen_before[typed] = tokenizer.pieces(typed)[:LONGEST], maps
-        return seen_before[typed]
+        """(pieces, one (H, T, T) array of weights per layer)"""
+        ids, pieces = tokenizer.encode(typed)[:LONGEST], tokenizer.pieces(typed)
+        with torch.no_grad(), record(model) as seen:
+            model(torch.tensor([ids]))
+        return pieces, [seen[f"blocks.{i}.attention.weights"][0].numpy() for i in range(layers)]
 
     def draw(sentence, layer, head, row):
         typed, note = clip_text(sentence, instead=text)
-        tokens, maps = look(typed)
-        cut = len(tokens) == LONGEST and len(tokenizer.pieces(typed)) > LONGEST
-        note += f" (only the first {LONGEST} tokens are drawn)" if cut else ""
+        pieces, maps = look(typed)
+        tokens = pieces[:LONGEST]
+        if len(pieces) > LONGEST:
+            note += f" (only the first {LONGEST} of {len(pieces)} tokens are drawn)"
         row = min(row, len(tokens) - 1)
         weights = maps[layer][head]  # (T, T)
         best = int(weights[row].argmax())
         summary = (
-            f"Layer {layer}, head {head}: query {row}, {readable(tokens[row])}, gives most of its weight to key {best}, "
-            f"{readable(tokens[best])}: {weights[row, best]:.2f} of 1; an even share would be {1 / (row + 1):.2f}.{note}"
+            f"Layer {layer}, head {head}: query {row}, {readable(tokens[row])}, gives most of its weight to "
+            f"key {best}, {readable(tokens[best])}: {weights[row, best]:.2f}; "
+            f"an even share would be {1 / (row + 1):.2f}.{note}"
         )
         return attention_drawing(weights, tokens, row), summary
 
     controls = {
         "sentence": widgets.Text(text, description="your sentence"),
-        "layer": widgets.Dropdown(options=range(layers), value=layers - 1, description="layer"),
-        "head": widgets.Dropdown(options=range(heads), value=0, description="head"),
-        "row": widgets.IntSlider(LONGEST - 1, 0, LONGEST - 1, description="query (row)"),
+        "layer": widgets.ToggleButtons(options=range(layers), value=layers - 1, description="layer"),
+        "head": widgets.ToggleButtons(options=range(heads), value=0, description="head"),
+        "row": widgets.IntSlider(LONGEST - 1, 0, LONGEST - 1, description="query (the last if there are fewer)"),
     }
     return HtmlExplorer(draw, controls, title="Who looks at whom, in a model you trained", name="attention_map")
 
@@ -207,7 +170,7 @@ def attention_drawing(weights, tokens, row: int) -> Drawing:
 def draw_lines(drawing, weights, names, row, place) -> None:
     """A line from every query to each key it reads; those of the chosen query stand out."""
     for i in [*(i for i in range(len(names)) if i != row), row]:
-        colour, width, opacity = (COLOURS["blue"], 8, 0.9) if i == row else ("#9A9A9A", 4, 0.25)
+        colour, width, opacity = (COLOURS["blue"], 8, 0.9) if i == row else ("#9A9A9A", 4, 0.2)
         for j in range(i + 1):
             if weights[i][j] >= 0.02:
                 drawing.line(146, place[j], 286, place[i], colour, 0.4 + width * weights[i][j], opacity,
@@ -223,6 +186,9 @@ def draw_cells(drawing, weights, names, row, place, high) -> None:
             words = f"{names[i]} → {names[j]}: " + (f"{weights[i][j]:.3f}" if j <= i else "later, so never seen")
             drawing.rect(left + j * wide, place[i] - high / 2, wide - 1, high - 1, hover=words,
                          fill=colour_of(weights[i][j]) if j <= i else "#E4E4E4")  # fmt: skip
+            if wide > 36 and j <= i:  # room for a number
+                ink = "#111111" if weights[i][j] > 0.5 else "#FFFFFF"
+                drawing.text(left + (j + 0.5) * wide, place[i], "1" if weights[i][j] > 0.995 else f"{weights[i][j]:.2f}"[1:], colour=ink)
     top = place[row] - high / 2 - 0.5
     for y in (top, top + high):
         drawing.line(left - 1, y, left + n * wide, y, COLOURS["red"], 2.5)
