@@ -115,11 +115,9 @@ def _nothing(attempt: Callable, result) -> Verdict:
 def _raised(error: Exception) -> str:
     if isinstance(error, _TookTooLongError):
         return f"it did not end within {SECONDS} seconds; look for a loop that never stops"
-    mine = [f for f in traceback.extract_tb(error.__traceback__) if "/transformer_lib/" not in f.filename]
+    outside = ("/transformer_lib/", "site-packages")
+    mine = [f for f in traceback.extract_tb(error.__traceback__) if not any(part in f.filename for part in outside)]
     place = f", in the line `{mine[-1].line}`" if mine and mine[-1].line else ""
-    mine = [f for f in mine if "site-packages" not in f.filename]
-    if mine and mine[-1].line:
-        place = f", in the line `{mine[-1].line}`"
     return f"it stops with {type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}{place}"
 
 
