@@ -110,6 +110,7 @@ class Run:
         checkpoint.write_checkpoint(self.folder, tensors, {**self.identity, "history": asdict(self.history)})
 
     def announce(self, device, progress: bool) -> None:
+        """Say what is trained where, on stderr: stored notebooks compare what is printed to stdout."""
         if not progress or static():
             return
         threads = f"{self.history.threads} thread{'s' * (self.history.threads > 1)}"

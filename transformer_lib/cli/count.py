@@ -22,8 +22,11 @@ def parse_change(text: str) -> tuple[str, object]:
     kinds = {field.name: field.type for field in fields(TransformerConfig)}
     if not sign or name not in kinds:
         raise ValueError(f"{text!r} is no FIELD=VALUE; the fields are {', '.join(kinds)}.")
-    if value.lower() in ("true", "false", "none"):
-        return name, {"true": True, "false": False, "none": None}[value.lower()]
+    words = {"true": True, "false": False}
+    if "None" in kinds[name]:  # positions="none" is a word like any other
+        words["none"] = None
+    if value.lower() in words:
+        return name, words[value.lower()]
     for kind in (int, float):
         try:
             return name, kind(value.replace(",", ""))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from transformer_lib import corpus, toy
 from transformer_lib.config import TransformerConfig
+from transformer_lib.devices import pick_device
 from transformer_lib.generation import generate
 from transformer_lib.model import Transformer
 from transformer_lib.tokenizer import Tokenizer
@@ -18,21 +20,23 @@ from transformer_lib.training import TextBatches, TrainConfig, mean_loss, train
 
 SHORTEST_TEXT = 1_000  # characters
 CHARACTERS_PER_PIECE = 60  # of the text, for each entry of the vocabulary: rarer pieces are hardly learnt
-VOCABULARIES = (300, 400, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
+SMALLEST_VOCABULARY = 300
 HELD_OUT = 0.1  # share of the text, its end
 EVALUATED_WINDOWS = 100
 SAMPLE_TOKENS = 120
 
 
 def run(options) -> int:
+    pick_device(options.device)  # refused before the text is read, not after
     (train_stories if options.text is None else train_text)(options)
     return 0
 
 
 def train_stories(options) -> None:
     """The toy; with any option changed, a relative of it in a folder of its own."""
-    config, training = config_of(options, toy.CONFIG), training_of(options, toy.TRAINING)
-    context = options.context or toy.CONTEXT
+    context, base = options.context or toy.CONTEXT, toy.CONFIG
+    base = base.replace(vocab_size=options.vocabulary or base.vocab_size, max_seq_len=max(base.max_seq_len, context))
+    config, training = config_of(options, base), training_of(options, toy.TRAINING)
     is_the_toy = (config, training, context) == (toy.CONFIG, toy.TRAINING, toy.CONTEXT)
     out = Path(options.out) if options.out else toy.toy_folder() if is_the_toy else Path("runs", "stories")
     model, tokenizer, history = toy.train_toy(out, config, training, context)
@@ -50,7 +54,8 @@ def train_text(options) -> None:
     tokenizer = learn_vocabulary(text, options.vocabulary)
     ids = torch.tensor(tokenizer.encode(text))  # (N,)
     context = fitting_context(len(ids), options.context)
-    config = config_of(options, toy.CONFIG.replace(vocab_size=tokenizer.vocab_size), context)
+    base = toy.CONFIG.replace(vocab_size=tokenizer.vocab_size, max_seq_len=context + 1)
+    config = config_of(options, base)
     training = training_of(options, toy.TRAINING)
     cut = len(ids) - max(int(HELD_OUT * len(ids)), context + 1)
     held_out = windows(ids[cut:], context)
@@ -70,15 +75,9 @@ def train_text(options) -> None:
     show_sample(model, tokenizer, out)
 
 
-def config_of(options, base: TransformerConfig, context: int | None = None) -> TransformerConfig:
+def config_of(options, base: TransformerConfig) -> TransformerConfig:
     """`base` with what the options change."""
-    chosen = {
-        "d_model": options.width,
-        "n_layers": options.layers,
-        "n_heads": options.heads,
-        "vocab_size": None if options.text else options.vocabulary,
-        "max_seq_len": max(base.max_seq_len, context or options.context or 0),
-    }
+    chosen = {"d_model": options.width, "n_layers": options.layers, "n_heads": options.heads}
     return base.replace(**{name: value for name, value in chosen.items() if value is not None})
 
 
@@ -92,22 +91,19 @@ def training_of(options, base: TrainConfig) -> TrainConfig:
 def learn_vocabulary(text: str, size: int | None) -> Tokenizer:
     """A vocabulary of `size` pieces; None: as many as the text gives examples for, up to the toy's 1,024.
 
-    A text of many different characters (Chinese, say) needs more, and a very short one cannot give so many: the sizes
-    nearest to the wanted one are tried until one can be had.
+    A text of many different characters (Chinese, say) needs more, and a repetitive one cannot give so many: the
+    tokenizer then says how many it can be.
     """
     if size is not None:
         return Tokenizer.train(text, size)
-    wanted = min(max(len(text) // CHARACTERS_PER_PIECE, VOCABULARIES[0]), toy.CONFIG.vocab_size)
-    smaller = [n for n in reversed(VOCABULARIES) if n <= wanted]
-    larger = [n for n in VOCABULARIES if n > wanted]
-    for n in (*smaller, *larger):
-        try:
-            return Tokenizer.train(text, n)
-        except ValueError:
-            continue
-    raise ValueError(
-        "No vocabulary could be learnt from this text; give more of it, or say how large with --vocabulary."
-    )
+    wanted = min(max(len(text) // CHARACTERS_PER_PIECE, SMALLEST_VOCABULARY), toy.CONFIG.vocab_size)
+    try:
+        return Tokenizer.train(text, wanted)
+    except ValueError as error:
+        possible = re.search(r"ask for (\d+)", str(error))
+        if possible is None:
+            raise
+        return Tokenizer.train(text, int(possible[1]))
 
 
 def fitting_context(n_tokens: int, wanted: int | None) -> int:
