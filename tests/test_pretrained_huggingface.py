@@ -197,6 +197,7 @@ def test_loaded_weights_do_not_hang_on_the_file(tmp_path):
         ({"vocab_size": 999}, r"embed_tokens.weight gives shape \(271, 24\) .* asks for \(999, 24\)"),
         ({"attention_bias": True}, "q_proj.bias .* is missing"),
         ({"attention_bias": "yes"}, "bias must be True or False"),
+        ({"mlp_bias": True}, "down_proj.bias .* is missing|gate_proj.bias .* is missing"),
         ({"intermediate_size": None}, None),
     ],
 )
@@ -333,6 +334,25 @@ def test_saving_what_neither_layout_can_say(tmp_path, change):
     with pytest.raises(ValueError, match=r"a (Llama|GPT-2) folder cannot say"):
         save_huggingface(Transformer(cfg), None, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_biases_that_the_config_denies(tmp_path):
+    folder_of(tmp_path, transformers.LlamaConfig(**LLAMA, attention_bias=True, mlp_bias=True))
+    settings = json.loads((tmp_path / "config.json").read_text())
+    for denied, sentence in (("attention_bias", r"self_attn\..*bias is there"), ("mlp_bias", r"mlp\..*bias is there")):
+        (tmp_path / "config.json").write_text(json.dumps(settings | {denied: False}))
+        with pytest.raises(ValueError, match=sentence):
+            load_pretrained(tmp_path)
+
+
+def test_saving_over_another_model_leaves_none_of_its_tokenizer(tmp_path):
+    cfg = TransformerConfig(vocab_size=271, d_model=24, n_layers=2, n_heads=6, max_seq_len=9)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    save_huggingface(Transformer(cfg), VOCABULARY, tmp_path)
+    assert load_pretrained(tmp_path)[1].encode("a b") == VOCABULARY.encode("a b")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="file is a file; name a folder"):
+        save_huggingface(Transformer(cfg), VOCABULARY, tmp_path / "file")
 
 
 def test_an_interrupted_save_leaves_the_earlier_folder(tmp_path):

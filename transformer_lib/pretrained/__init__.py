@@ -12,7 +12,6 @@ weights. `save_huggingface` and `save_llama2c` go the other way.
 from __future__ import annotations
 
 import os
-import zipfile
 from functools import partial
 from pathlib import Path
 
@@ -76,7 +75,7 @@ def kind_of(path: Path) -> str:
         raise ValueError(f"{path} is a safetensors file: give the folder that holds it and its config.json.")
     # A pickle of protocol 2 or later starts with 0x80 and its number; a d_model below 65,536 has zeros behind these.
     pickled = head[:1] == b"\x80" and head[1:2] in b"\2\3\4\5" and head[2:4] != b"\0\0"
-    if pickled or path.suffix in (".pt", ".pth", ".pkl", ".ckpt") or zipfile.is_zipfile(path):
+    if pickled or path.suffix in (".pt", ".pth", ".pkl", ".ckpt") or head[:4] == b"PK\3\4":
         raise ValueError(
             f"{path} is a pickle, which could run any code and is never opened here: convert it to safetensors."
         )

@@ -74,7 +74,7 @@ def check_gguf(path: Path, fields: dict, found: dict[str, Stored]) -> Checked:
     architecture = fields.get("general.architecture")
     if architecture != "llama":
         raise ValueError(f"{path}: the architecture is {architecture!r}; only GGUF files of 'llama' can be read.")
-    if fields.get("split.count", 1) > 1:
+    if fields.get("split.count") not in (None, 0, 1):
         raise ValueError(f"{path} is one of {fields['split.count']} parts; join them with llama.cpp's gguf-split.")
     factors = found.pop(ROPE_FACTORS, None)
     tensors = {}
@@ -86,20 +86,12 @@ def check_gguf(path: Path, fields: dict, found: dict[str, Stored]) -> Checked:
     cfg = read_config(path, fields, tensors, factors)
     for name in tensors:
         if ".w_q." in name or ".w_k." in name:
-            check_rows(tensors[name], cfg.d_k)
             tensors[name] = half_split(tensors[name], cfg.d_k)
     if cfg.bias:
         for part in (".attention.", ".mlp."):
             if not any(part in name and name.endswith(".bias") for name in tensors):
                 tensors |= zero_biases(tensors, part)
     return check(cfg, tensors, path, lambda name: name_in_file(GGUF, name))
-
-
-def check_rows(tensor: Stored, d_k: int) -> None:
-    if tensor.shape[0] % d_k:
-        raise ValueError(
-            f"{tensor.file}: tensor {tensor.name} of shape {tensor.shape} cannot be cut into heads of {d_k} rows."
-        )
 
 
 def read_config(path: Path, fields: dict, tensors: dict[str, Stored], factors: Stored | None) -> TransformerConfig:
@@ -131,18 +123,20 @@ def read_config(path: Path, fields: dict, tensors: dict[str, Stored], factors: S
     return cfg if factors is None else cfg.replace(rope_scaling=llama_3_scaling(cfg, factors))
 
 
-def round_trip(number: float) -> float:
+def round_trip(number):
     """A float32 as it was written: 9.999999747378752e-06 is 1e-05."""
-    return float(str(np.float32(number)))
+    return float(str(np.float32(number))) if isinstance(number, float) else number
 
 
 def llama_3_scaling(cfg: TransformerConfig, factors: Stored) -> tuple[float, float, float, int]:
     """The four numbers of Llama 3.1's scaling, which a GGUF file gives only by their effect on each frequency."""
+    if factors.shape != (cfg.d_k // 2,):
+        raise ValueError(f"{factors.file}: tensor {factors.name} has shape {factors.shape}, not {(cfg.d_k // 2,)}.")
     given = factors.read().double()  # (d_k / 2,)
     scaling = (float(given.max()), *LLAMA_3_LENGTHS)
     frequencies = cfg.rope_theta ** (-torch.arange(0, cfg.d_k, 2, dtype=torch.float64) / cfg.d_k)  # (d_k / 2,)
     expected = frequencies / stretch(frequencies, *scaling)  # (d_k / 2,)
-    if given.shape != expected.shape or not torch.allclose(given, expected, rtol=1e-4):
+    if not given.max() >= 1 or not torch.allclose(given, expected, rtol=1e-4):
         raise ValueError(
             f"{factors.file}: tensor {factors.name} scales RoPE otherwise than Llama 3.1 does "
             f"(low_freq_factor, high_freq_factor, original length = {LLAMA_3_LENGTHS})."

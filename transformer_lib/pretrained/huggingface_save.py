@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import tempfile
 from pathlib import Path
 
 import torch
@@ -15,7 +13,7 @@ from torch import Tensor
 from transformer_lib.config import TransformerConfig
 from transformer_lib.model import Transformer
 from transformer_lib.pretrained.names import GPT2, LLAMA, name_in_file
-from transformer_lib.pretrained.saving import check_describable
+from transformer_lib.pretrained.saving import check_describable, replacing_files
 from transformer_lib.tokenizer import ByteLevelTokenizer
 
 SHARED = {"norm_position": "pre", "causal": True, "embedding_scale": False, "scale_scores": True, "residual": True}
@@ -27,31 +25,25 @@ def save_huggingface(model: Transformer, tokenizer, folder: str | os.PathLike) -
     RoPE, RMSNorm and SwiGLU make Llama's layout; learned positions, LayerNorm, GELU (or ReLU) and biases GPT-2's.
     tokenizer: None leaves it out. Raises ValueError, before anything is written, for a config that fits neither.
     """
-    cfg, folder = model.cfg, Path(folder)
+    cfg = model.cfg
     gpt2 = cfg.positions == "learned"
     settings = gpt2_settings(cfg) if gpt2 else llama_settings(cfg)
     settings |= {"vocab_size": cfg.vocab_size, "tie_word_embeddings": cfg.tie_embeddings}
     settings["dtype"] = settings["torch_dtype"] = str(model.embedding.weight.dtype).removeprefix("torch.")
-    if tokenizer is not None:
-        settings |= {"bos_token_id": tokenizer.bos_id, "eos_token_id": tokenizer.eos_id}
     tensors = dict(model.named_parameters())  # a tied unembedding is not listed twice
     tensors = gpt2_tensors(tensors) if gpt2 else {name_in_file(LLAMA, name): w for name, w in tensors.items()}
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"{folder} is a file; name a folder.")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    part = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", suffix=".part", dir=folder.parent))
-    try:
+    vocabulary, other = "tokenizer.model", "tokenizer.json"
+    if isinstance(tokenizer, ByteLevelTokenizer):
+        vocabulary, other = other, vocabulary
+    with replacing_files(folder) as part:
+        if tokenizer is not None:
+            tokenizer.save(part / vocabulary)
+            settings |= {"bos_token_id": tokenizer.bos_id, "eos_token_id": tokenizer.eos_id}
+        (part / "config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
         tensors = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
         save_file(tensors, part / "model.safetensors", metadata={"format": "pt"})
-        (part / "config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-        if tokenizer is not None:
-            byte_level = isinstance(tokenizer, ByteLevelTokenizer)
-            tokenizer.save(part / ("tokenizer.json" if byte_level else "tokenizer.model"))
-        folder.mkdir(exist_ok=True)
-        for file in part.iterdir():
-            file.replace(folder / file.name)
-    finally:
-        shutil.rmtree(part)
+    if tokenizer is not None:
+        Path(folder, other).unlink(missing_ok=True)  # an earlier model's, which would be read in place of this one
 
 
 def llama_settings(cfg: TransformerConfig) -> dict:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +25,23 @@ def replacing(path: str | os.PathLike) -> Iterator:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+@contextmanager
+def replacing_files(folder: str | os.PathLike) -> Iterator[Path]:
+    """A new folder to write files into, which take their places in `folder` when all went well; other files stay."""
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; name a folder.")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", suffix=".part", dir=folder.parent))
+    try:
+        yield part
+        folder.mkdir(exist_ok=True)
+        for file in part.iterdir():
+            file.replace(folder / file.name)
+    finally:
+        shutil.rmtree(part)
 
 
 def check_describable(cfg: TransformerConfig, form: str, **meant) -> None:

@@ -39,6 +39,10 @@ def mapped(file: Path, offset: int, shape: tuple[int, ...], dtype="<f4") -> Tens
 
 def half_split(stored: Stored, d_k: int) -> Stored:
     """The rows of a query or key projection (or its bias), from the interleaved RoPE layout to the half-split one."""
+    if not stored.shape or stored.shape[0] % d_k:
+        raise ValueError(
+            f"{stored.file}: tensor {stored.name} of shape {stored.shape} cannot be cut into heads of {d_k} rows."
+        )
     return stored.then(stored.shape, lambda w: reorder_heads(w, interleaved_to_half_split(d_k)))
 
 
@@ -49,11 +53,16 @@ def reorder_heads(w: Tensor, order: Tensor) -> Tensor:
 
 def zero_biases(tensors: dict[str, Stored], part: str) -> dict[str, Stored]:
     """Zeros as biases of the linear layers of `part` (".attention." or ".mlp."): a config has them in both or none."""
-    return {
-        name.removesuffix("weight") + "bias": stored.then(stored.shape[:1], lambda w: w.new_zeros(len(w)))
-        for name, stored in tensors.items()
-        if part in name and name.endswith(".weight")
-    }
+    zeros = {}
+    for name, stored in tensors.items():
+        if part in name and name.endswith(".bias"):
+            raise ValueError(f"{stored.file}: tensor {stored.name} is there, though the config says no such bias.")
+        if part in name and name.endswith(".weight"):
+            rows = stored.shape[:1]
+            zeros[name.removesuffix("weight") + "bias"] = replace(
+                stored, shape=rows, read=lambda rows=rows: torch.zeros(rows)
+            )
+    return zeros
 
 
 def make_config(file: Path, **fields) -> TransformerConfig:

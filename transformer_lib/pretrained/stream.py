@@ -34,9 +34,7 @@ class TextStream:
     def push(self, token: int) -> str:
         """What this id adds to the text; "" while a character is incomplete."""
         self.new.append(token)
-        text = self.added()
-        # Four bytes make a character: what is still no character after four ids will never be one.
-        return "" if text.endswith("\ufffd") and len(self.new) < 4 else self.flush()
+        return "" if self.added().endswith("\ufffd") else self.flush()
 
     def flush(self) -> str:
         """The rest, complete or not."""
