@@ -1,0 +1,79 @@
+"""Famous bugs of Transformer code, each as a named switch: learners turn one on and look for the check that sees it.
+
+    with bugs.divide_by_d_model(model):     # in the layers of this model alone
+        model(ids)
+    with bugs.divide_by_d_model():          # in every model
+
+The mutation test uses the same switches: for each bug there must be a test that fails while it is on. Inside the block
+the real library code runs with one thing changed; at its end everything is as before, whatever happened inside.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+
+from torch import nn
+
+from transformer_lib.attention import MultiHeadAttention
+
+BUGS: dict[str, Bug] = {}
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A switch. name: as in `bugs.<name>`; sentence: what is wrong, in one sentence; lesson: the notebook's number."""
+
+    name: str
+    sentence: str
+    lesson: int
+    switch: Callable[[nn.Module | None], AbstractContextManager]
+
+    def __call__(self, model: nn.Module | None = None) -> AbstractContextManager:
+        """Use it in a `with` statement: the bug is on in the layers of `model`, or everywhere without one."""
+        if model is not None and not isinstance(model, nn.Module):
+            raise TypeError(f"bugs.{self.name}(model) takes a model, or nothing; got {type(model).__name__}.")
+        return self.switch(model)
+
+
+def bug(sentence: str, lesson: int) -> Callable[[Callable], Bug]:
+    """Register a generator function of one argument, the model or None, as the bug of its name."""
+
+    def register(function: Callable[[nn.Module | None], Iterator[None]]) -> Bug:
+        BUGS[function.__name__] = Bug(function.__name__, sentence, lesson, contextmanager(function))
+        return BUGS[function.__name__]
+
+    return register
+
+
+@contextmanager
+def replaced(layer: type[nn.Module], method: str, broken: Callable, model: nn.Module | None) -> Iterator[None]:
+    """`layer.method` runs as `broken(original, self, *arguments)`, in the layers of `model` alone if one is given."""
+    original = getattr(layer, method)
+    chosen = None if model is None else set(model.modules())
+
+    def either(self, *arguments, **named):
+        if chosen is None or self in chosen:
+            return broken(original, self, *arguments, **named)
+        return original(self, *arguments, **named)
+
+    setattr(layer, method, either)
+    try:
+        yield
+    finally:
+        setattr(layer, method, original)
+
+
+@bug("Scores are divided by √d_model, the width of the stream, instead of √d_k, the width of a head.", lesson=3)
+def divide_by_d_model(model):
+    def attend(original, self, *arguments):
+        right, self.scale = self.scale, 1 / math.sqrt(self.w_q.in_features)
+        try:
+            return original(self, *arguments)
+        finally:
+            self.scale = right
+
+    with replaced(MultiHeadAttention, "attend", attend, model):
+        yield
