@@ -36,8 +36,8 @@ def is_local(host: str) -> bool:
 
 
 @pytest.fixture(scope="session")
-def toy():
-    """(model, tokenizer): the trained toy. Trains it if it is missing, which takes about a minute."""
+def trained():
+    """(model, tokenizer): the toy. Trains it if it is missing, which takes about a minute."""
     from transformer_lib.toy import load_toy
 
     return load_toy()

@@ -129,6 +129,20 @@ class Run:
         return f"{at}; saved in {self.folder}. Run the same again to go on from there."
 
 
+def is_locked(folder) -> bool:
+    """Whether a process is training into `folder` at this moment."""
+    path = Path(folder, LOCK)
+    if not path.exists():
+        return False
+    try:
+        with filelock.FileLock(path, timeout=0):
+            return False
+    except filelock.Timeout:
+        return True
+    except OSError:  # a folder that may only be read: whoever trains there has other rights
+        return False
+
+
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
     """Inside the block Ctrl-C is only noted, so that no step is left half done; a second one interrupts at once."""

@@ -24,7 +24,7 @@ from transformer_lib import checkpoint, corpus
 from transformer_lib.config import PRESETS, TransformerConfig
 from transformer_lib.losses import token_losses
 from transformer_lib.model import Transformer
-from transformer_lib.runs import RunIsBusy
+from transformer_lib.runs import RunIsBusy, is_locked, static
 from transformer_lib.tokenizer import Tokenizer
 from transformer_lib.training import History, TextBatches, TrainConfig, train
 
@@ -52,10 +52,16 @@ def load_toy(progress: bool = True) -> tuple[Transformer, Tokenizer]:
     """
     folder = toy_folder()
     while not is_trained(folder):
+        if is_locked(folder):
+            wait_for_other_process(folder, progress)
+            continue
         try:
             train_toy(folder, progress=progress)
-        except RunIsBusy:
-            wait_for_other_process(folder, progress)
+        except RunIsBusy:  # another process was a moment faster
+            continue
+        except OSError as error:
+            print(f"{error} The toy is trained all the same, but will not be kept.", file=sys.stderr)
+            return train_toy(None, progress=progress)[:2]
     return checkpoint.load_model(folder), checkpoint.load_tokenizer(folder)
 
 
@@ -162,17 +168,23 @@ def is_trained(folder) -> bool:
     return about is not None and len(about["history"]["losses"]) == TRAINING.steps
 
 
-def wait_for_other_process(folder: Path, progress: bool, seconds: float = 1.0) -> None:
-    """Say how far the other process is, and wait a little."""
-    about = checkpoint.read_about(folder)
-    done = 0 if about is None else len(about["history"]["losses"])
-    if progress:
-        print(
-            f"\rAnother process is training the toy ({done} of {TRAINING.steps} steps); waiting …",
-            end="",
-            file=sys.stderr,
-        )
-    time.sleep(seconds)
+def wait_for_other_process(folder: Path, progress: bool) -> None:
+    """Where another process is training in `folder`, say so, and how far it is, until it ends."""
+    said = False
+    while is_locked(folder):
+        if progress and not static():
+            about = checkpoint.read_about(folder)
+            done = 0 if about is None else len(about["history"]["losses"])
+            print(
+                f"\rAnother process is training the toy ({done:,} of {TRAINING.steps:,} steps): waiting for it.",
+                end="",
+                file=sys.stderr,
+                flush=True,
+            )
+            said = True
+        time.sleep(0.5)
+    if said:
+        print(file=sys.stderr)
 
 
 def main() -> int:

@@ -1,0 +1,140 @@
+"""The toy: trained once, found again, waited for; and good enough for the lessons, on any machine."""
+
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from small import small
+
+from transformer_lib import checkpoint, corpus, generate, toy
+from transformer_lib.head_scores import story_scores
+
+LOSS_RATIO = 1.15  # of the loss on fresh stories to the stories' own entropy; measured on three seeds: see toy.py
+
+
+@pytest.fixture
+def tiny_recipe(tmp_path, monkeypatch):
+    """The toy's recipe, made so small that it trains in a second."""
+    monkeypatch.setenv("TRANSFORMER_CHECKPOINTS", str(tmp_path))
+    config = small(vocab_size=400, max_seq_len=256)
+    changes = {"CONFIG": config, "TEXT_BYTES": 30_000, "VOCABULARY_BYTES": 30_000, "CONTEXT": 20, "N_EVALUATED": 5}
+    training = toy.TrainConfig(steps=4, batch_size=2, threads=1)
+    for name, value in (changes | {"TRAINING": training}).items():
+        monkeypatch.setattr(toy, name, value)
+    monkeypatch.setattr(toy.train_toy, "__defaults__", (config, training, 20))
+    toy.recipe_digest.cache_clear()
+    yield tmp_path
+    toy.recipe_digest.cache_clear()
+
+
+# --- Where it is ---
+
+
+def test_it_is_trained_once_and_found_again(tiny_recipe, monkeypatch):
+    model, tokenizer = toy.load_toy(progress=False)
+    assert not model.training and tokenizer.vocab_size == 400 == model.cfg.vocab_size
+    monkeypatch.setattr(toy, "train_toy", None)  # whoever trains it again fails
+    again, _ = toy.load_toy(progress=False)
+    assert torch.equal(again.embedding.weight, model.embedding.weight)
+    assert toy.toy_history().step == 4 and len(toy.toy_history().evaluations) == 1
+    assert not torch.equal(toy.untrained_toy().embedding.weight, model.embedding.weight)
+
+
+def test_another_recipe_has_another_folder(tiny_recipe, monkeypatch):
+    before = toy.toy_folder()
+    monkeypatch.setattr(toy, "CONTEXT", 21)
+    toy.recipe_digest.cache_clear()
+    assert toy.toy_folder() != before and toy.toy_folder().parent == before.parent == tiny_recipe.resolve()
+
+
+def test_it_is_found_from_any_folder(tmp_path, monkeypatch):
+    monkeypatch.delenv("TRANSFORMER_CHECKPOINTS", raising=False)
+    before = toy.toy_folder()
+    monkeypatch.chdir(tmp_path)
+    assert toy.toy_folder() == before and before.is_absolute()
+
+
+def test_history_before_training_is_one_sentence(tiny_recipe):
+    with pytest.raises(ValueError, match="not trained yet"):
+        toy.toy_history()
+
+
+def test_a_second_process_waits_for_the_first(tiny_recipe, monkeypatch, capsys):
+    lock = f"""
+import sys, time, filelock, pathlib
+folder = pathlib.Path({str(toy.toy_folder())!r}); folder.mkdir(parents=True)
+with filelock.FileLock(folder / "training.lock"):
+    print("locked", flush=True); time.sleep(3)
+"""
+    process = subprocess.Popen([sys.executable, "-c", lock], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "locked\n"
+    toy.load_toy()
+    assert process.wait(timeout=30) == 0
+    assert "Another process is training the toy" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written_does_not_stop_a_lesson(tiny_recipe, monkeypatch, capsys):
+    (tiny_recipe / "file").write_text("in the way")
+    monkeypatch.setenv("TRANSFORMER_CHECKPOINTS", str(tiny_recipe / "file"))
+    model, _ = toy.load_toy()
+    assert model.cfg == toy.CONFIG and "not be kept" in capsys.readouterr().err
+
+
+def test_the_floor_is_the_information_over_the_tokens_that_are_predicted(tiny_recipe):
+    tokenizer = toy.Tokenizer.train(corpus.story_text(30_000), 400)
+    stories = corpus.fresh_stories(4)
+    ids, mask = toy.encode_stories(tokenizer, stories)
+    for row, keep, story in zip(ids, mask, stories, strict=True):
+        assert tokenizer.decode(row[keep].tolist()) == f"{story.text}\n" and not keep[0]
+    tokens = sum(len(tokenizer.encode(f"{story.text}\n")) for story in stories)
+    assert toy.entropy_floor(tokenizer, stories) == pytest.approx(sum(s.information for s in stories) / tokens)
+
+
+# --- How good it is ---
+
+
+@pytest.fixture(scope="module")
+def stories():
+    return corpus.fresh_stories(200, seed=7)  # not those that its training was evaluated on
+
+
+def test_its_loss_on_fresh_stories_is_near_their_entropy(trained, stories):
+    model, tokenizer = trained
+    floor, loss = toy.entropy_floor(tokenizer, stories), toy.story_loss(model, tokenizer, stories)
+    assert 0.98 * floor < loss < LOSS_RATIO * floor, (loss, floor)
+    assert toy.story_loss(toy.untrained_toy(), tokenizer, stories) > 6
+
+
+@pytest.mark.parametrize(("job", "least"), [("previous", 0.5), ("name", 0.5), ("quote", 0.5), ("pronoun", 0.3)])
+def test_heads_have_nameable_jobs(trained, stories, job, least):
+    model, tokenizer = trained
+    best = story_scores(model, tokenizer, stories[:60])[job]
+    untrained = story_scores(toy.untrained_toy(), tokenizer, stories[:60])[job]
+    assert best.best[0] > least and best.best[0] > 2 * max(untrained.best[0], best.chance), best
+
+
+def test_its_stories_keep_the_heros_name(trained):
+    """Every name in a story that the toy tells was introduced by "named …", or is the friend's: few names in all."""
+    model, tokenizer = trained
+    start = torch.tensor([tokenizer.encode("\nOnce upon a time, there was a kind girl named Mia.")] * 40)
+    newline = tokenizer.encode("\n")
+    out = generate(model, start, max_new_tokens=120, temperature=1.0, seed=0, stop_ids=newline)
+    told = [tokenizer.decode(row.tolist()).strip().split("\n")[0] for row in out]
+    kept = [len(re.findall(r"\bMia\b", story)) >= 3 for story in told]
+    pronouns = [re.findall(r"\b(he|she)\b", story.lower()) for story in told]
+    assert sum(kept) >= 34, told
+    assert sum(found.count("she") for found in pronouns) > 3 * sum(found.count("he") for found in pronouns)
+
+
+def test_the_module_is_quiet_where_the_toy_is_there(trained):
+    start = time.monotonic()
+    result = subprocess.run([sys.executable, "-m", "transformer_lib.toy"], capture_output=True, text=True)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", ""), time.monotonic() - start
+
+
+def test_it_is_stored_with_its_vocabulary(trained):
+    about = checkpoint.read_about(toy.toy_folder())
+    assert about["history"]["threads"] == 1 and about["vocabulary"] and about["versions"]["torch"]
