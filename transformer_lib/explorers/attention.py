@@ -52,13 +52,11 @@ def three_tokens(q, k, v, tokens) -> Explorer:
 
 
 def spoken(weights, outputs, tokens) -> str:
-    """Who looks where most, in one line."""
+    """Who looks where most, and what the last one gets, in one line."""
     best = weights.argmax(dim=1).tolist()
-    parts = [
-        f"{token} → {tokens[j]} {weights[i, j]:.2f}, output ({outputs[i, 0]:.2f}, {outputs[i, 1]:.2f})"
-        for i, (token, j) in enumerate(zip(tokens, best, strict=True))
-    ]
-    return "Largest weight of each query: " + "; ".join(parts).replace("-", "−") + "."
+    looks = [f"{token} → {tokens[j]} {float(weights[i, j]):.2f}" for i, (token, j) in enumerate(zip(tokens, best))]
+    x, y = outputs[-1].tolist()
+    return f"Largest weights: {'; '.join(looks)}. Output of {tokens[-1]}: ({x:.2f}, {y:.2f}).".replace("-", "−")
 
 
 def soft_dictionary(entries: dict) -> Explorer:
@@ -81,8 +79,8 @@ def soft_dictionary(entries: dict) -> Explorer:
             first, second = torch.sort(length * (query @ keys.T)[0] / math.sqrt(2), descending=True).values[:2]
             best = names[int(weights.argmax())]
             return (
-                f"Best key: {best}, its score {first - second:.2f} above the next, its weight {weights.max():.2f}. "
-                f"The look-up returns {answer:.1f} °C; {best} alone holds {entries[best]} °C."
+                f"Best key {best}: {first - second:.2f} above the next, weight {weights.max():.2f}. "
+                f"The look-up returns {answer:.1f} °C, {best} alone {entries[best]}."
             )
 
         return update
@@ -123,16 +121,18 @@ def attention_map(model, tokenizer, text: str) -> HtmlExplorer:
         weights = maps[layer][head]  # (T, T)
         best = int(weights[row].argmax())
         summary = (
-            f"Layer {layer}, head {head}: query {row}, {readable(tokens[row])}, gives most of its weight to "
-            f"key {best}, {readable(tokens[best])}: {weights[row, best]:.2f}; "
-            f"an even share would be {1 / (row + 1):.2f}.{note}"
+            f"Layer {layer}, head {head}: {readable(tokens[row])} ({row}) gives {weights[row, best]:.2f} to "
+            f"{readable(tokens[best])} ({best}); an even share would be {1 / (row + 1):.2f}.{note}"
         )
         return attention_drawing(weights, tokens, row), summary
 
+    # Start at the head whose last token looks hardest at a token between the first and itself.
+    looks = {(i, j): m[j, -1, 1:-1].max(initial=0) for i, m in enumerate(look(text)[1]) for j in range(heads)}
+    layer, head = max(looks, key=looks.get)
     controls = {
         "sentence": widgets.Text(text, description="your sentence"),
-        "layer": widgets.ToggleButtons(options=range(layers), value=layers - 1, description="layer"),
-        "head": widgets.ToggleButtons(options=range(heads), value=0, description="head"),
+        "layer": widgets.ToggleButtons(options=range(layers), value=layer, description="layer"),
+        "head": widgets.ToggleButtons(options=range(heads), value=head, description="head"),
         "row": widgets.IntSlider(LONGEST - 1, 0, LONGEST - 1, description="query (the last if there are fewer)"),
     }
     return HtmlExplorer(draw, controls, title="Who looks at whom, in a model you trained", name="attention_map")
@@ -188,7 +188,12 @@ def draw_cells(drawing, weights, names, row, place, high) -> None:
                          fill=colour_of(weights[i][j]) if j <= i else "#E4E4E4")  # fmt: skip
             if wide > 36 and j <= i:  # room for a number
                 ink = "#111111" if weights[i][j] > 0.5 else "#FFFFFF"
-                drawing.text(left + (j + 0.5) * wide, place[i], "1" if weights[i][j] > 0.995 else f"{weights[i][j]:.2f}"[1:], colour=ink)
+                drawing.text(
+                    left + (j + 0.5) * wide,
+                    place[i],
+                    "1" if weights[i][j] > 0.995 else f"{weights[i][j]:.2f}"[1:],
+                    colour=ink,
+                )
     top = place[row] - high / 2 - 0.5
     for y in (top, top + high):
         drawing.line(left - 1, y, left + n * wide, y, COLOURS["red"], 2.5)

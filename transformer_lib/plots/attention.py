@@ -47,16 +47,20 @@ def shadow(query, keys, token: str, tokens) -> Figure:
     plane(left, 3.0, 2.7)
     along = query / np.linalg.norm(query)
     left.plot(*np.outer(along, (-3.5, 3.5)), color=COLOURS["grey"], lw=1, ls=(0, (4, 4)), zorder=0)
-    arrows = Arrows(left, len(keys), hollow=True, colours=TOKEN_COLOURS, names=[f"key of {t}" for t in tokens])
+    arrows = Arrows(left, len(keys), hollow=True, colours=TOKEN_COLOURS, names=[f"k {t}" for t in tokens])
     arrows.set(keys)
-    asked = Arrows(left, 1, colours=[COLOURS["black"]], names=[f"query of {token}"])
+    asked = Arrows(left, 1, colours=[COLOURS["black"]], names=[f"q {token}"])
     asked.set(query[None])
     for key, colour in zip(keys, TOKEN_COLOURS, strict=False):
         foot = along * (key @ along)
         left.plot(*zip(key, foot, strict=True), color=colour, lw=1.4, ls=":")
         left.plot(*foot, "o", color=colour, ms=8)
     left.set(
-        title="plane of queries and keys", xlim=(-1.4, 3.4), ylim=(-0.8, 2.7), xticks=range(-1, 4), yticks=range(3)
+        title="query (black) and keys (hollow)",
+        xlim=(-1.4, 3.4),
+        ylim=(-0.8, 2.7),
+        xticks=range(-1, 4),
+        yticks=range(3),
     )
     scores = keys @ query
     bars = right.barh(range(len(keys)), scores, color=TOKEN_COLOURS[: len(keys)], height=0.6)
@@ -149,8 +153,8 @@ class Arrows:
         self.quiver.set_UVC(*np.asarray(vectors, float).T)
         for (x, y), text in zip(vectors, self.names, strict=True):
             length = math.hypot(x, y) or 1.0
-            text.set_position((x + 0.22 * x / length, y + 0.22 * y / length))
-            text.set_ha("left" if x > 0.3 * length else "right")
+            text.set_position((x + 0.25 * x / length, y + 0.25 * y / length))
+            text.set_ha("left" if x > 0.3 * length else "right" if x < -0.3 * length else "center")
 
 
 class Hull:
