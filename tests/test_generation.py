@@ -111,7 +111,7 @@ def test_cuts_equal_a_plain_loop(logits, temperature, top_k, top_p):
         if top_p is not None and ((expected > 0) != (probabilities > 0)).any():
             # A sum that equals p but for rounding may fall on either side; one token more or less is then right.
             near = [reference(row, temperature, top_k, min(1.0, top_p + shift)) for shift in (-1e-5, 1e-5)]
-            expected = next(e for e in near if (e > 0).sum() == (probabilities > 0).sum())
+            expected = next((e for e in near if (e > 0).sum() == (probabilities > 0).sum()), expected)
         np.testing.assert_allclose(probabilities, expected, atol=2e-6)
 
 
