@@ -96,3 +96,11 @@ def test_parameters_by_hand():
 def test_a_shape_that_cannot_be_is_refused(wrong):
     with pytest.raises(ValueError):
         SSM.replace(**wrong)
+
+
+@pytest.mark.parametrize("way", [recurrence, parallel_scan])
+def test_the_whole_model_is_one_with_either_way_of_scanning(way, monkeypatch):
+    model, ids = build_causal("ssm"), random_ids(3, 13)
+    expected = model(ids)
+    monkeypatch.setattr("transformer_lib.relatives.ssm.scan", way)
+    assert_close(model(ids), expected, rtol=1e-4, atol=1e-5)

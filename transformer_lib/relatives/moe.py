@@ -16,6 +16,7 @@ from transformer_lib.config import TransformerConfig
 from transformer_lib.mlp import make_mlp
 from transformer_lib.model import Transformer
 from transformer_lib.taps import Tapped
+from transformer_lib.training import next_token_loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,3 +121,8 @@ class MoETransformer(Transformer):
         """Parameters that a token does not use: those of the experts that it does not choose."""
         per_expert = sum(weight.numel() for weight in self.blocks[0].mlp.experts[0].parameters())
         return self.cfg.n_layers * (self.cfg.n_experts - self.cfg.n_active) * per_expert
+
+
+def moe_loss(model: MoETransformer, batch, weight: float = 0.01) -> Tensor:
+    """The language model's loss plus `weight` times the load-balancing loss (0.01 in Fedus et al., 2021): a scalar."""
+    return next_token_loss(model, batch) + weight * model.balance_loss()

