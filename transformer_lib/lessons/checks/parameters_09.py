@@ -1,0 +1,110 @@
+"""Exercises of notebook 09: the numbers of a block and of GPT-2, FLOPs of a token and of a sequence, bytes to train."""
+
+from transformer_lib.lessons.exercises import Exercise
+
+
+def block_cases(rng):
+    yield from ((4096, 11_008), (64, 170), (12, 35))
+
+
+def gpt2_cases(rng):
+    yield from ((50_257, 1024, 768, 12), (101, 17, 24, 3), (29, 40, 8, 5))
+
+
+def token_cases(rng):
+    yield from ((6_607_077_376, 32, 4096, 4096), (1_000_003, 3, 64, 100), (977, 2, 12, 1))
+
+
+def sequence_cases(rng):
+    yield from ((32, 4096, 4096), (2, 64, 9), (3, 12, 7))
+
+
+def byte_cases(rng):
+    yield from ((6_738_415_616, 11_862_806_528, 4), (1672, 900, 2), (29, 1000, 8))
+
+
+def gpt2(vocab_size, context, d_model, n_layers):
+    block = 12 * d_model**2 + 13 * d_model
+    return (vocab_size + context) * d_model + n_layers * block + 2 * d_model
+
+
+EXERCISES = [
+    Exercise(
+        "llama_block",
+        reference=lambda d_model, d_ff: 4 * d_model**2 + 3 * d_model * d_ff + 2 * d_model,
+        cases=block_cases,
+        mistakes={
+            "W_O is missing: attention has four matrices": lambda d, f: 3 * d**2 + 3 * d * f + 2 * d,
+            "SwiGLU has three matrices, not two": lambda d, f: 4 * d**2 + 2 * d * f + 2 * d,
+            "the norms are missing: two of them, d_model numbers each": lambda d, f: 4 * d**2 + 3 * d * f,
+            "there are two norms in a block, one per sublayer": lambda d, f: 4 * d**2 + 3 * d * f + d,
+            "an RMSNorm has d_model numbers; this counts 2 · d_model, a LayerNorm's": lambda d, f: (
+                4 * d**2 + 3 * d * f + 4 * d
+            ),
+        },
+        praise="With d_model = 4,096 and d_ff = 11,008 this is the block of Llama 2 7B.",
+    ),
+    Exercise(
+        "gpt2_total",
+        reference=gpt2,
+        cases=gpt2_cases,
+        mistakes={
+            "the table is counted twice: GPT-2's unembedding is the embedding table": lambda v, c, d, n: (
+                gpt2(v, c, d, n) + v * d
+            ),
+            "the position table is missing: one row of d_model numbers per position": lambda v, c, d, n: gpt2(
+                v, 0, d, n
+            ),
+            "the biases are missing: one number per output of each linear layer": lambda v, c, d, n: (
+                gpt2(v, c, d, n) - 9 * n * d
+            ),
+            "a LayerNorm has a scale and a shift: 2 · d_model numbers": lambda v, c, d, n: (
+                gpt2(v, c, d, n) - (2 * n + 1) * d
+            ),
+            "the final norm is missing": lambda v, c, d, n: gpt2(v, c, d, n) - 2 * d,
+            "W_1 has 4 · d_model outputs, and as many biases": lambda v, c, d, n: gpt2(v, c, d, n) - 3 * n * d,
+        },
+        praise="GPT-2 small has exactly this many.",
+    ),
+    Exercise(
+        "token_flops",
+        reference=lambda multiplying, n_layers, d_model, t: 2 * multiplying + 4 * t * d_model * n_layers,
+        cases=token_cases,
+        mistakes={
+            "these are multiply-adds: each is 2 FLOPs": lambda w, n, d, t: w + 2 * t * d * n,
+            "only the weights are counted as 2 FLOPs; so are the multiply-adds of attention": lambda w, n, d, t: (
+                2 * w + 2 * t * d * n
+            ),
+            "this is one layer's attention; there are n_layers": lambda w, n, d, t: 2 * w + 4 * t * d,
+            "one token looks at t keys; t² is for a whole sequence": lambda w, n, d, t: 2 * w + 4 * t * t * d * n,
+            "attention's own arithmetic is missing": lambda w, n, d, t: 2 * w,
+        },
+    ),
+    Exercise(
+        "sequence_attention",
+        reference=lambda n_layers, d_model, tokens: 2 * n_layers * d_model * tokens * (tokens + 1),
+        cases=sequence_cases,
+        mistakes={
+            "this is the whole square; the causal mask leaves T(T+1)/2 pairs": lambda n, d, t: 4 * n * d * t * t,
+            "half the square is T²/2; the diagonal is seen too: T(T+1)/2 pairs": lambda n, d, t: 2 * n * d * t * t,
+            "each token sees itself: T(T+1)/2 pairs, not T(T−1)/2": lambda n, d, t: 2 * n * d * t * (t - 1),
+            "this counts the scores only; the averages cost as much": lambda n, d, t: n * d * t * (t + 1),
+            "this is the last token alone; add up all of them": lambda n, d, t: 4 * n * d * t,
+        },
+        praise="Twice the tokens, four times the FLOPs, as soon as T is large.",
+    ),
+    Exercise(
+        "training_bytes",
+        reference=lambda parameters, activations, bytes_per_number: (4 * parameters + activations) * bytes_per_number,
+        cases=byte_cases,
+        mistakes={
+            "one number per parameter is missing: weight, gradient and two moments of Adam are four": lambda p, a, b: (
+                (3 * p + a) * b
+            ),
+            "Adam's moments are missing: two numbers per parameter": lambda p, a, b: (2 * p + a) * b,
+            "the activations are missing": lambda p, a, b: 4 * p * b,
+            "these are numbers, not bytes: multiply by bytes_per_number": lambda p, a, b: 4 * p + a,
+            "the activations are numbers too: multiply them by bytes_per_number": lambda p, a, b: 4 * p * b + a,
+        },
+    ),
+]
