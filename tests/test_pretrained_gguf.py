@@ -1,5 +1,6 @@
 """GGUF files: written here by the gguf package's own writer, in each kind of number; damaged ones are refused."""
 
+import json
 import math
 
 import gguf
@@ -8,9 +9,11 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from reference import EXPECTED, STORIES, needs_stories
 
 from transformer_lib import Transformer, TransformerConfig
 from transformer_lib.pretrained import load_pretrained
+from transformer_lib.pretrained.sentencepiece_file import sentencepiece_model
 from transformer_lib.tokenizer import Tokenizer
 
 # Blocks of the K kinds have 256 numbers, so rows have 256 or 512.
@@ -182,6 +185,27 @@ def sentencepiece_tokenizer(tmp_path_factory):
         write(path, random_model(SMALL))
         TOKENIZERS.append(load_pretrained(path)[1])
     return TOKENIZERS[0]
+
+
+@pytest.mark.reference
+@needs_stories
+def test_a_sentencepiece_vocabulary_that_puts_a_space_first():
+    """The published one, through the lists that a GGUF file would hold."""
+    processor = Tokenizer.load(STORIES.with_name("tok512.model"))._processor
+    tests = {2: processor.is_unknown, 3: processor.is_control, 6: processor.is_byte}
+    size = range(processor.vocab_size())
+    fields = {
+        "tokens": [processor.id_to_piece(i) for i in size],
+        "scores": [processor.get_score(i) for i in size],
+        "token_type": [next((kind for kind, test in tests.items() if test(i)), 1) for i in size],
+        "unknown_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+    }  # fmt: skip
+    model = sentencepiece_model({f"tokenizer.ggml.{name}": value for name, value in fields.items()})
+    tokenizer = Tokenizer(model)
+    assert (tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id) == (0, 1, 2)
+    for case in json.loads((EXPECTED / "tok512_tokenizer_cases.json").read_text())["cases"]:
+        assert tokenizer.encode(case["text"]) == case["ids"], case["name"]
+        assert tokenizer.decode(case["ids"]) == case["decoded"], case["name"]
 
 
 def byte_level_file(path, words, count=275):

@@ -24,8 +24,7 @@ def vocabulary(tmp_path_factory):
 
 @pytest.mark.reference
 @needs_stories
-@pytest.mark.parametrize("use_cache", [True, False])
-@pytest.mark.parametrize("length", [200, 256])
+@pytest.mark.parametrize("length, use_cache", [(200, True), (200, False), (256, True)])
 def test_greedy_text_of_the_published_checkpoint(length, use_cache):
     expected = json.loads((EXPECTED / f"stories260K_greedy_n{length}_noprompt.json").read_text())
     model, tokenizer = load_pretrained(STORIES)
