@@ -25,9 +25,9 @@ def command(*arguments: str, **options) -> subprocess.CompletedProcess:
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """An empty working folder, with a text of 3,000 characters in it."""
+    """An empty working folder, with a text of 1,500 characters in it."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.txt").write_text(corpus.pydoc_text()[:3000])
+    (tmp_path / "mine.txt").write_text(corpus.pydoc_text()[:1500])
     return tmp_path
 
 
