@@ -90,3 +90,10 @@ def test_too_many_tokens_for_the_cache_are_refused_before_anything_is_written(na
     model(random_ids(3, 5), cache=fresh)
     last = random_ids(3, 1, seed=4)
     assert_close(model(last, cache=cache), model(last, cache=fresh), rtol=0, atol=0)
+
+
+def test_a_cache_of_another_kind_is_refused_in_a_sentence(name):
+    model = build_causal(name)
+    other = build_causal("ssm" if name != "ssm" else "mla").new_cache(3, 13)
+    with pytest.raises(TypeError, match="new_cache"):
+        model(random_ids(3, 13), cache=other)

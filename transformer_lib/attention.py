@@ -45,7 +45,8 @@ def visible_pairs(t_q: int, t_k: int, causal: bool, keep: Tensor | None, device=
 def attention_weights(q: Tensor, k: Tensor, mask: Tensor | None = None, scale: float | None = None, tap=None) -> Tensor:
     """softmax(q kᵀ · scale), row by row (Vaswani et al., 2017, section 3.2.1).
 
-    q: (…, T_q, d_k); k: (…, T_k, d_k); mask: broadcastable to (…, T_q, T_k), bool, True = may be seen.
+    q: (…, T_q, d_k); k: (…, T_k, d_k); mask: broadcastable to (…, T_q, T_k), bool, True = may be seen; or numbers that
+    are added to the scores, −∞ where nothing may be seen.
     scale: 1 / √d_k unless given; d_k is the width of a head, not of the model.
     tap: a function (name, tensor) -> tensor that is offered "scores" and "weights".
     Returns (…, T_q, T_k): non-negative rows that sum to one. A row that may see nothing is all zeros.
@@ -55,6 +56,8 @@ def attention_weights(q: Tensor, k: Tensor, mask: Tensor | None = None, scale: f
     scores = tap("scores", q @ k.transpose(-2, -1) * scale)  # (…, T_q, T_k)
     if mask is None:
         return tap("weights", torch.softmax(scores, dim=-1))
+    if mask.dtype != torch.bool:
+        scores, mask = scores + mask, mask > -math.inf
     # −∞ before the softmax, for e^−∞ is exactly 0. The second fill is for rows that see nothing: 0 / 0.
     weights = torch.softmax(scores.masked_fill(~mask, -math.inf), dim=-1).masked_fill(~mask, 0.0)
     return tap("weights", weights)
@@ -103,7 +106,7 @@ class MultiHeadAttention(Tapped):
         memory: (B, T_k, d_model), read for keys and values in place of x: cross-attention. It may be None once the
         cache holds its keys and values.
         rotation: (cos, sin) of `positions.rotation` for RoPE.
-        mask: bool, broadcastable to (B, H, T_q, T_k), True = may be seen.
+        mask: broadcastable to (B, H, T_q, T_k): bool, True = may be seen, or numbers to be added to the scores.
         causal: as many queries as keys, each sees the keys up to its own: the common case, which needs no stored mask.
         cache: a `KVCache`, where this layer's earlier keys and values are kept; `layer` is its index there.
         """

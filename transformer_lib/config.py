@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 CHOICES = {
-    "positions": ("rope", "sinusoidal", "learned", "none"),
+    "positions": ("rope", "sinusoidal", "learned", "alibi", "none"),
     "norm": ("rmsnorm", "layernorm"),
     "norm_position": ("pre", "post"),
     "activation": ("swiglu", "gelu", "relu"),
@@ -29,7 +29,8 @@ class TransformerConfig:
     head_dim: width of one head, d_k (None: d_model / n_heads).
     d_ff: hidden width of the MLP (None: 4 d_model, or two thirds of it for SwiGLU, rounded up to d_ff_multiple).
     max_seq_len: the longest sequence, in tokens.
-    positions: "rope" | "sinusoidal" | "learned" | "none".   norm: "rmsnorm" | "layernorm".
+    positions: "rope" | "sinusoidal" | "learned" | "alibi" | "none".
+    norm: "rmsnorm" | "layernorm".
     norm_position: "pre" | "post".                           activation: "swiglu" | "gelu" | "relu".
     bias: biases in the linear layers.              tie_embeddings: the unembedding is the embedding table.
     causal: position t sees positions up to t.      rope_theta: base of the rotary frequencies.

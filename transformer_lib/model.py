@@ -11,13 +11,13 @@ import math
 import torch
 from torch import Tensor, nn
 
-from transformer_lib.attention import MultiHeadAttention, visible_pairs
+from transformer_lib.attention import MultiHeadAttention, causal_mask, visible_pairs
 from transformer_lib.checks import check_ids, check_keep
 from transformer_lib.config import TransformerConfig
 from transformer_lib.kv_cache import KVCache
 from transformer_lib.mlp import make_mlp
 from transformer_lib.norms import make_norm
-from transformer_lib.positions import LearnedPositions, rotation, sinusoids
+from transformer_lib.positions import LearnedPositions, alibi, rotation, sinusoids
 from transformer_lib.taps import Tapped
 
 
@@ -75,6 +75,8 @@ class Block(Tapped):
 class Model(Tapped):
     """What both kinds of Transformer share: ids become vectors, go through the blocks, and become logits."""
 
+    cache_kind = KVCache  # what `new_cache` makes
+
     def __init__(self, cfg: TransformerConfig, cross: bool = False):
         super().__init__()
         self.cfg = cfg
@@ -110,7 +112,7 @@ class Model(Tapped):
     def new_cache(self, batch_size: int, max_len: int) -> KVCache:
         """An empty cache that fits this model: its config, dtype and device."""
         weight = self.embedding.weight
-        return KVCache(self.cfg, batch_size, max_len, weight.dtype, weight.device)
+        return self.cache_kind(self.cfg, batch_size, max_len, weight.dtype, weight.device)
 
     def run(self, ids: Tensor, keep: Tensor | None, cache: KVCache | None, causal: bool, **memory) -> Tensor:
         """ids (B, T) -> logits (B, T, V), float32. keep: (B, T) bool, True = a real token; memory: see `Block`."""
@@ -118,10 +120,15 @@ class Model(Tapped):
         seen = 0  # tokens before these
         if cache is not None:
             seen = cache.length
+            if type(cache) is not self.cache_kind:
+                raise TypeError(
+                    f"{type(self).__name__} needs a {self.cache_kind.__name__}, not a {type(cache).__name__}; "
+                    f"use model.new_cache(batch_size, max_len)."
+                )
             cache.check_model(self.cfg, self.embedding.weight.dtype)
             cache.reserve(*ids.shape, keep)
             keep = cache.keep[:, : seen + ids.shape[1]] if cache.has_padding else None  # (B, T_k)
-        mask, causal = visible_pairs(ids.shape[1], seen + ids.shape[1], causal, keep, ids.device)
+        mask, causal = self.visible(ids.shape[1], seen + ids.shape[1], causal, keep, ids.device)
         rotation = self.rotation(positions)
         x = self.tap("embedding", self.embed(ids, positions))  # (B, T, d_model)
         for layer, block in enumerate(self.blocks):
@@ -149,6 +156,15 @@ class Model(Tapped):
             return None
         positions = positions if positions.dim() == 1 else positions[:, None]  # (T,) or (B, 1, T)
         return rotation(positions, self.cfg.d_k, self.cfg.rope_theta, self.cfg.rope_scaling)
+
+    def visible(self, t_q: int, t_k: int, causal: bool, keep: Tensor | None, device) -> tuple[Tensor | None, bool]:
+        """(mask, causal) of `visible_pairs`; with ALiBi, which tells far from near by the scores alone, its numbers."""
+        mask, causal = visible_pairs(t_q, t_k, causal, keep, device)
+        if self.cfg.positions != "alibi":
+            return mask, causal
+        bias = alibi(self.cfg.n_heads, t_q, t_k, keep, device).to(self.embedding.weight.dtype)  # (…, H, T_q, T_k)
+        mask = causal_mask(t_q, t_k, device) if causal else mask
+        return bias if mask is None else bias.masked_fill(~mask, -math.inf), False
 
 
 def make_final_norm(cfg: TransformerConfig) -> nn.Module | None:
@@ -246,7 +262,7 @@ class EncoderDecoder(Model):
     def encode(self, source: Tensor, source_mask: Tensor | None) -> Tensor:
         """(B, S) -> what the decoder reads, (B, S, d_model)."""
         positions = token_positions(source, source_mask)
-        mask, _ = visible_pairs(source.shape[1], source.shape[1], False, source_mask)
+        mask, _ = self.visible(source.shape[1], source.shape[1], False, source_mask, source.device)
         return self.encoder(self.embed(source, positions), self.rotation(positions), mask)
 
     def encode_once(self, source: Tensor, source_mask: Tensor | None, cache: KVCache) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""Where a token stands: attention has no notion of order, so position is put in explicitly, in one of three ways.
+"""Where a token stands: attention has no notion of order, so position is put in explicitly, in one of four ways.
 
 All functions take `positions`: integers of any shape, the place of each token counted from 0.
 """
@@ -60,6 +60,19 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     first, second = x.chunk(2, dim=-1)  # (B, H, T, d_k / 2) each
     cos, sin = cos.to(x.dtype), sin.to(x.dtype)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)  # (B, H, T, d_k)
+
+
+def alibi(n_heads: int, t_q: int, t_k: int, keep: Tensor | None = None, device=None) -> Tensor:
+    """What ALiBi adds to the scores: −slope · distance, so that far keys count less (Press et al., 2022, section 3).
+
+    Head h of H has the slope 2^(−8 h / H), h = 1 … H. The queries are the last t_q of the t_k positions.
+    keep: (B, T_k) bool, True = a real token; distances then count real tokens.
+    Returns (H, T_q, T_k), or (B, H, T_q, T_k) with keep; float32.
+    """
+    places = torch.arange(t_k, device=device) if keep is None else keep.cumsum(dim=-1)  # (T_k,) or (B, T_k)
+    distances = (places[..., -t_q:, None] - places[..., None, :]).abs()  # (T_q, T_k) or (B, T_q, T_k)
+    slopes = 2.0 ** (-8 * torch.arange(1, n_heads + 1, device=device) / n_heads)  # (H,)
+    return -slopes[:, None, None] * distances[..., None, :, :]  # (H, T_q, T_k) or (B, H, T_q, T_k)
 
 
 def interleaved_to_half_split(d_k: int) -> Tensor:

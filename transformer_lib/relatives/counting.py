@@ -14,8 +14,11 @@ from transformer_lib.model import Model
 
 @dataclass(frozen=True)
 class Counts:
-    """parameters: stored. active_parameters: used by one token. growing, fixed: bytes of the cache of one sequence,
-    per token and in any case; None for a model that cannot use a cache."""
+    """parameters: stored. active_parameters: used by one token.
+
+    growing, fixed: bytes of the cache of one sequence, per token and in any case; None for a model that cannot use a
+    cache. An encoder-decoder also keeps the keys and values of its source, as many bytes per source token: not counted.
+    """
 
     parameters: int
     active_parameters: int

@@ -120,6 +120,8 @@ class LatentAttention(MultiHeadAttention):
 class MLATransformer(Transformer):
     """A Transformer with latent attention in every block."""
 
+    cache_kind = LatentCache
+
     def __init__(self, cfg: MLAConfig):
         super().__init__(cfg)
         for block in self.blocks:
@@ -130,7 +132,3 @@ class MLATransformer(Transformer):
         """The angles for the d_rope numbers that are rotated: (T, d_rope / 2), or (B, 1, T, d_rope / 2)."""
         positions = positions if positions.dim() == 1 else positions[:, None]  # (T,) or (B, 1, T)
         return rotation(positions, self.cfg.d_rope, self.cfg.rope_theta, self.cfg.rope_scaling)
-
-    def new_cache(self, batch_size: int, max_len: int) -> LatentCache:
-        weight = self.embedding.weight
-        return LatentCache(self.cfg, batch_size, max_len, weight.dtype, weight.device)

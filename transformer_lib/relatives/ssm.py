@@ -171,6 +171,8 @@ def padding_of(mask: Tensor | None, length: int) -> Tensor | None:
 class SSMTransformer(Transformer):
     """A stack of the core's blocks with a recurrence in place of attention."""
 
+    cache_kind = StateCache
+
     def __init__(self, cfg: SSMConfig):
         super().__init__(cfg)
         for block in self.blocks:
@@ -182,7 +184,3 @@ class SSMTransformer(Transformer):
         for layer in self.modules():
             if isinstance(layer, SelectiveSSM):
                 layer.initialize()
-
-    def new_cache(self, batch_size: int, max_len: int) -> StateCache:
-        weight = self.embedding.weight
-        return StateCache(self.cfg, batch_size, max_len, weight.dtype, weight.device)
