@@ -41,6 +41,7 @@ def parser() -> argparse.ArgumentParser:
     add_train(commands.add_parser("train", help="train the toy on stories, or a model on a text of yours"))
     add_generate(commands.add_parser("generate", help="continue a prompt"))
     add_count(commands.add_parser("count", help="print the parameter table of a model"))
+    add_experiments(commands.add_parser("experiments", help="train what the notebooks compare"))
     add_claims(commands.add_parser("claims", help="list every number that the notebooks state"))
     commands.add_parser("doctor", help="say what this machine has and what is missing").set_defaults(run=run_doctor)
     return top
@@ -89,6 +90,17 @@ def add_count(command: argparse.ArgumentParser) -> None:
     command.set_defaults(run=run_count)
 
 
+def add_experiments(command: argparse.ArgumentParser) -> None:
+    command.description = "Train what the notebooks compare; what is done is kept, and is not done again."
+    command.add_argument("--only", nargs="+", metavar="NAME", help="some of the experiments (--list names them)")
+    command.add_argument("--seeds", type=int, default=3, metavar="N", help="runs of every variant (3)")
+    command.add_argument("--workers", type=int, metavar="N", help="runs at a time (default: one per CPU core)")
+    command.add_argument("--steps", type=int, metavar="N", help="shorter runs, to try it out; needs --out")
+    command.add_argument("--out", metavar="FILE", help="default: figures/experiments.json")
+    command.add_argument("--list", action="store_true", help="say what there is, how long it takes, what is done")
+    command.set_defaults(run=run_experiments)
+
+
 def add_claims(command: argparse.ArgumentParser) -> None:
     command.add_argument("--recompute", action="store_true", help="run every notebook and compare anew")
     command.add_argument("--notebooks", default=None, metavar="FOLDER", help="where the notebooks are")
@@ -109,6 +121,12 @@ def run_generate(options) -> int:
 
 def run_count(options) -> int:
     from transformer_lib.cli.count import run
+
+    return run(options)
+
+
+def run_experiments(options) -> int:
+    from transformer_lib.cli.experiments import run
 
     return run(options)
 
