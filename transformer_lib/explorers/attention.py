@@ -133,7 +133,7 @@ def attention_map(model, tokenizer, text: str) -> HtmlExplorer:
         "sentence": widgets.Text(text, description="your sentence"),
         "layer": widgets.ToggleButtons(options=range(layers), value=layer, description="layer"),
         "head": widgets.ToggleButtons(options=range(heads), value=head, description="head"),
-        "row": widgets.IntSlider(LONGEST - 1, 0, LONGEST - 1, description="query (the last if there are fewer)"),
+        "row": widgets.IntSlider(LONGEST - 1, 0, LONGEST - 1, description="number of the query"),
     }
     return HtmlExplorer(draw, controls, title="Who looks at whom, in a model you trained", name="attention_map")
 
