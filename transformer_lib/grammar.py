@@ -49,12 +49,12 @@ NAMES = {
     "he": ["Tom", "Ben", "Max", "Sam", "Leo", "Finn", "Jack", "Hugo", "Gus", "Otto"],
     "she": ["Lily", "Mia", "Anna", "Zoe", "Ruby", "Ella", "Sue", "Ivy", "Emma", "Kate"],
 }
-# An invented name is two syllables; the second tells he (o, u) from she (a, i).
-FIRST_SYLLABLES = ["Ba", "Be", "Bo", "Da", "Di", "Do", "Fa", "Fi", "Ka", "Ki", "Ko", "La", "Lo", "Lu"]
-FIRST_SYLLABLES += ["Mo", "Na", "Pa", "Pi", "Ra", "Ri", "Ro", "Ta", "Ti", "Va", "Vi", "Za", "Zu"]
+# An invented name is two syllables; the second tells he (o, u) from she (a, i). Each first syllable has a letter of its
+# own, so that BPE makes it one token: a name is then two tokens, and who knows the first must look back for the second.
+FIRST_SYLLABLES = ["Ba", "Do", "Fi", "Ko", "Lu", "Mi", "No", "Po", "Ri", "Se", "Te", "Vi", "Wi", "Zu"]
 LAST_SYLLABLES = {
-    "he": ["bo", "do", "fo", "go", "ko", "lu", "mo", "nu", "po", "ru", "to", "vo", "zu"],
-    "she": ["ba", "da", "fi", "ga", "ka", "li", "ma", "ni", "pa", "ra", "ti", "va", "za"],
+    "he": ["bo", "do", "go", "ko", "mo", "ru", "zu"],
+    "she": ["da", "ga", "la", "ma", "na", "ri", "va"],
 }
 TWINS = {"": "twins", "gender": "they"}
 
@@ -152,17 +152,18 @@ def said(who: str, *lines: str) -> tuple[str, ...]:
     return tuple(quotations)
 
 
+# No opening starts with a name: after a space a name is always spelt with the same tokens.
 OPENING = (
     "Once upon a time, there was {trait.a} {kind} named {hero}.",
     "Once there was {kind.a} named {hero}. {Hero.he} was very {trait}.",
     "Long ago, {trait.a} {kind} lived {place.near}. The name of the {kind} was {hero}.",
-    "{hero} was {trait.a} {kind}.",
-    "{hero} the {kind} lived {place.near}.",
+    "This is the story of {hero}, {trait.a} {kind}.",
+    "The {kind} {hero} lived {place.near}.",
     "In a little house {place.near} lived {kind.a} named {hero}.",
     "Everyone {place.near} knew {hero}, the {trait} {kind}.",
-    "{hero} was the only {kind} {place.at}.",
+    "The only {kind} {place.at} was {hero}.",
     "Once upon a time, there were twins named {pair}.",
-    "{pair} were twins. {Hero.he} lived {place.near}.",
+    "The twins {pair} lived {place.near}.",
     "There were once two {trait} children named {pair}.",
 )
 

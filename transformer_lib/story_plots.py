@@ -63,7 +63,7 @@ With some {glue}, the {thing} was soon as good as new. / {both} fixed the {thing
 or {Friend|he} saw the {thing} and wanted to play too.
 friend: Can I play with your {thing}? / I wish I had {thing.a}. / May I hold it?
 First, {hero} said no. / {Hero|he} held the {thing} and said nothing. / But {hero} did not want to share.
-kin: It is good to share. / {Friend|he} is your friend. / A {thing} is more fun with two.
+kin: It is good to share. / You and {friend} are friends. / A {thing} is more fun with two.
 So {hero} gave the {look} {thing} to {friend}.
 or Then {hero} let {friend} have the {thing}, and {friend.he} smiled.
 or {Hero|he} thought about it and gave {friend} the {thing}.
