@@ -15,9 +15,11 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
+import torch
 from torch import nn
 
 from transformer_lib.attention import MultiHeadAttention
+from transformer_lib.model import Model
 
 BUGS: dict[str, Bug] = {}
 
@@ -76,4 +78,28 @@ def divide_by_d_model(model):
             self.scale = right
 
     with replaced(MultiHeadAttention, "attend", attend, model):
+        yield
+
+
+@bug("With a cache, the causal mask is aligned at the top left: a single new token sees only the first key.", lesson=10)
+def top_left_mask(model):
+    def visible(original, self, t_q, t_k, causal, keep, device):
+        mask, is_causal = original(self, t_q, t_k, causal, keep, device)
+        if not causal or t_q == t_k:  # as many queries as keys: both corners are one
+            return mask, is_causal
+        seen = torch.ones(t_q, t_k, dtype=torch.bool, device=device).tril()  # (T_q, T_k)
+        if mask is None or mask.dtype == torch.bool:
+            return (seen if mask is None else mask & seen), False
+        return mask.masked_fill(~seen, -math.inf), False
+
+    with replaced(Model, "visible", visible, model):
+        yield
+
+
+@bug("RoPE counts positions from 0 in every chunk, not from the number of tokens in the cache.", lesson=10)
+def missing_rope_offset(model):
+    def rotation(original, self, positions):
+        return original(self, positions - positions[..., :1])
+
+    with replaced(Model, "rotation", rotation, model):
         yield
