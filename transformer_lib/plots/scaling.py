@@ -74,7 +74,7 @@ def jacobians(raw, divided) -> Figure:
     for ax, matrix, scaled in zip(axes, (raw, divided), (False, True), strict=True):
         drawn = heat(ax, matrix, title=WORDS[scaled], xlabel="score j", limits=(-limit, limit), diverging=True,
                      numbers=False)  # fmt: skip
-        ax.set_aspect("equal")
+        ax.set(aspect="equal", xticks=range(0, len(matrix), 5), yticks=range(0, len(matrix), 5))
     axes[0].set_ylabel("weight i")
     fig.colorbar(drawn.image, ax=axes, label="∂a_i / ∂s_j", pad=0.02)
     return fig
@@ -93,7 +93,7 @@ def against_width(widths, measures: dict, largest_entropy: float) -> Figure:
         ax.set_xticks([1, 16, 256], ["1", "16", "256"])
         ax.set(title=name + (f" ({unit})" if unit else ""), ylim=(0, top * 1.06), xlabel="d_k")
     axes[0].axhline(largest_entropy, color=COLOURS["grey"], ls=(0, (4, 4)), lw=1)
-    axes[0].legend(loc="lower left", borderaxespad=0.1, handlelength=1.4)
+    axes[1].legend(loc="center right", bbox_to_anchor=(1.05, 0.5), borderaxespad=0.1, handlelength=1.2)
     return fig
 
 
@@ -102,6 +102,7 @@ def gradient_at_queries(widths, gradients: dict) -> Figure:
     fig = new_figure(8.0, 3.2)
     axes = fig.subplots(1, 2, sharey=True)
     for ax, (scaled, per_width) in zip(axes, gradients.items(), strict=True):
+        per_width = [np.asarray(lengths) for lengths in per_width]
         low, middle, high = (np.array([np.quantile(g, share) for g in per_width]) for share in (0.05, 0.5, 0.95))
         colour = colour_of(scaled)
         ax.fill_between(widths, np.maximum(low, 1e-30), high, color=colour, alpha=0.25, lw=0, label="9 in 10 queries")
@@ -130,25 +131,32 @@ def divisors(weights: dict) -> Figure:
     return fig
 
 
-def trained_pair(losses: dict, looks: dict) -> Figure:
-    """Two runs side by side: loss, entropy of the attention, gradient at the queries, against the step.
+def trained_pairs(runs: dict, start: str) -> Figure:
+    """Runs against the step: loss, entropy of the attention, median gradient at queries and keys.
 
-    losses: {divided: one loss per step}; looks: {divided: [(step, {"entropy": …, "q": …, "k": …})]}.
+    runs: {(start, divided): (one loss per step, [(step, {"entropy": …, "q": …, "k": …})], loss on fresh stories)}.
+    Runs from another start than `start` are drawn dashed, in the first panel alone.
     """
-    fig = new_figure(8.0, 3.2)
-    axes = fig.subplots(1, 3)
-    for scaled in losses:
-        colour = colour_of(scaled)
-        axes[0].plot(range(1, len(losses[scaled]) + 1), losses[scaled], color=colour, label=WORDS[scaled])
-        steps = [step for step, _ in looks[scaled]]
-        marker = "o" if scaled else "s"
-        axes[1].plot(steps, [look["entropy"] for _, look in looks[scaled]], marker, ls="-", ms=5, color=colour)
-        for name, dashes in (("q", "-"), ("k", ":")):
-            axes[2].plot(steps, [look[name] for _, look in looks[scaled]], marker, ls=dashes, ms=4, color=colour)
-    axes[0].set(title="loss (nats per token)", ylim=(0, None))
-    axes[0].legend(loc="lower left")
+    fig = new_figure(8.0, 3.5)
+    axes = fig.subplots(1, 3, width_ratios=(1.25, 1, 1))
+    for (begun, divided), (losses, looks, fresh) in runs.items():
+        colour, here = colour_of(divided), begun == start
+        style = {"lw": 2.2} if here else {"lw": 1.3, "ls": (0, (3, 2)), "alpha": 0.8}
+        axes[0].plot(range(1, len(losses) + 1), losses, color=colour, **style)
+        side = "bottom" if not divided else "top"
+        axes[0].text(
+            len(losses) + 1, losses[-1], f"{fresh:.2f}", color=colour, va=side, weight="bold" if here else None
+        )
+        for ax, name in ((axes[1], "entropy"), (axes[2], "q"), (axes[2], "k")) if here else ():
+            steps, values = zip(*((step, look[name]) for step, look in looks), strict=True)
+            style = {"marker": "s", "mfc": "white"} if name == "k" else {"marker": "o"}
+            ax.plot(steps, values, ms=6, color=colour, label=WORDS[divided], **style)
+    axes[0].set(
+        title="loss (dashed: small start)", ylabel="nats per token", ylim=(3.5, 7.8), xlim=(0, 1.22 * len(losses))
+    )
+    axes[1].legend(loc="center right", bbox_to_anchor=(1, 0.42), handlelength=1.2)
     axes[1].set(title="entropy of attention", ylabel="share of the largest", ylim=(0, 1))
-    axes[2].set(title="gradient, median", yscale="log", ylabel="at q (line) and k (dots)")
+    axes[2].set(title="median gradient", yscale="log", ylabel="length at q (●) and k (□)")
     for ax in axes:
         ax.set_xlabel("step")
     return fig

@@ -97,20 +97,26 @@ class LossCurve:
 
     def __init__(self, fig: Figure, factors, marks: dict, stories):
         ax = fig.add_axes((0.6, 0.26, 0.385, 0.58))
-        top = 1.25 * max(stories)
+        self.ax, self.least_top = ax, 1.25 * max(stories)
         for name, factor in marks.items():
             ax.axvline(factor, color=COLOURS["grey"], ls=(0, (4, 4)), lw=1.2)
-            ax.text(factor * 0.97, top, name, rotation=90, ha="right", va="top", color="#555555")
-        ax.plot(factors, stories, color=COLOURS["grey"], label="20 fresh stories")
+            ax.text(factor * 0.97, 1, name, rotation=90, ha="right", va="top", color="#555555",
+                    transform=ax.get_xaxis_transform())  # fmt: skip
+        ax.plot(factors, stories, color=COLOURS["grey"], label="fresh stories")
         (self.curve,) = ax.plot(factors, stories, color=COLOURS["blue"], label="your sentence")
         (self.dot,) = ax.plot([1], [0], "o", color=COLOURS["black"], ms=9)
         ax.set_xscale("log", base=2)
         ax.minorticks_off()
-        ax.set(ylim=(0, top), xlim=(factors[0], factors[-1]), xlabel="all scores ×", ylabel="loss (nats per token)",
+        ax.set(ylim=(0, self.least_top), xlim=(factors[0], factors[-1]))
+        ax.set(xlabel="all scores ×", ylabel="loss (nats per token)",
                xticks=[1 / 16, 1 / 4, 1, 4, 16], xticklabels=["1/16", "1/4", "1", "4", "16"])  # fmt: skip
-        ax.legend(loc="lower left", bbox_to_anchor=(-0.03, 1.0), ncols=2, borderaxespad=0.1, handlelength=1.2)
+        ax.legend(loc="lower left", bbox_to_anchor=(-0.12, 1.0), ncols=2, borderaxespad=0.1, handlelength=1.2,
+                  columnspacing=1.2)  # fmt: skip
 
     def set(self, losses, factor: float, loss: float) -> None:
+        top = max(self.least_top, 1.1 * max(losses))
+        if top != self.ax.get_ylim()[1]:  # only another sentence can change it
+            self.ax.set_ylim(0, top)
         self.curve.set_ydata(losses)
         self.dot.set_data([factor], [loss])
 

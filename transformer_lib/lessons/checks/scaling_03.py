@@ -49,7 +49,9 @@ EXERCISES = [
             "this is the variance; the standard deviation is its square root": lambda d_k, std_q, std_k: (
                 d_k * std_q**2 * std_k**2
             ),
-            "variances add up, standard deviations do not: √d_k, not d_k": lambda d_k, std_q, std_k: d_k * std_q * std_k,
+            "variances add up, standard deviations do not: √d_k, not d_k": lambda d_k, std_q, std_k: (
+                d_k * std_q * std_k
+            ),
             "the spread of the components is missing: this holds only if both are 1": lambda d_k, std_q, std_k: (
                 math.sqrt(d_k)
             ),
@@ -68,9 +70,7 @@ EXERCISES = [
             "the sign is missing: the logarithm of a weight is negative": lambda a: (
                 -torch.special.entr(a).sum() / math.log(2)
             ),
-            "a weight of 0 gives 0 · log 0 = nan; its share of the entropy is 0": lambda a: (
-                -(a * torch.log2(a)).sum()
-            ),
+            "a weight of 0 gives 0 · log 0 = nan; its share of the entropy is 0": lambda a: -(a * torch.log2(a)).sum(),
             "each logarithm must be weighted by its own weight, not averaged evenly": lambda a: -torch.log2(a).mean(),
         },
         tolerance=1e-4,
@@ -82,8 +82,8 @@ EXERCISES = [
         cases=weight_cases,
         mistakes={
             "the diagonal is missing: entry (i, i) is a_i (1 − a_i), not −a_i²": lambda a: -a[:, None] * a,
-            "only the diagonal: every score also moves every other weight, by −a_i a_j": lambda a: (
-                torch.diag(a * (1 - a))
+            "only the diagonal: every score also moves every other weight, by −a_i a_j": lambda a: torch.diag(
+                a * (1 - a)
             ),
             "the sign is wrong: raising a score raises its own weight": lambda a: -jacobian(a),
             "the identity must be multiplied by a_i: entry (i, j) is a_i (δ_ij − a_j)": lambda a: (
@@ -102,8 +102,8 @@ EXERCISES = [
             "the softmax's Jacobian is missing: g is the gradient at the weights, not at the scores": (
                 lambda q, keys, g: gradient(q, keys, g, through=lambda a: torch.eye(len(a), dtype=a.dtype))
             ),
-            "only the Jacobian's diagonal is used": lambda q, keys, g: (
-                gradient(q, keys, g, through=lambda a: torch.diag(a * (1 - a)))
+            "only the Jacobian's diagonal is used": lambda q, keys, g: gradient(
+                q, keys, g, through=lambda a: torch.diag(a * (1 - a))
             ),
         },
         praise="This is all that a query ever hears of the loss.",
