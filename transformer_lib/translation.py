@@ -60,8 +60,8 @@ MODEL = TransformerConfig(
     positions="sinusoidal", norm="layernorm", norm_position="post", activation="relu", bias=True,
     tie_embeddings=True, embedding_scale=True,
 )  # fmt: skip
-# Warm-up as in the paper (section 5.3); then the rate falls to zero along a cosine. As 1 / √step, the paper's way, after
-# these few steps it is still so high that now and then a word goes wrong (measured: 97 to 100% of sentences right).
+# Warm-up as in the paper (section 5.3); then the rate falls to zero along a cosine. The paper's 1 / √step is, after
+# these few steps, still so high that now and then a word goes wrong (measured: 97 to 100% of sentences right).
 TRAINING = TrainConfig(
     steps=700, batch_size=64, learning_rate=3e-3, warmup_steps=100, weight_decay=0.0, betas=(0.9, 0.98), threads=1,
 )  # fmt: skip
