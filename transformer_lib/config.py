@@ -181,6 +181,6 @@ PRESETS = {
     ),
     # The course's own model: see toy.py for how its shape was chosen.
     "toy": TransformerConfig(
-        vocab_size=1024, d_model=64, n_layers=2, n_heads=4, max_seq_len=256,
+        vocab_size=1024, d_model=64, n_layers=2, n_heads=4, head_dim=32, max_seq_len=256, tie_embeddings=True,
     ),
 }  # fmt: skip

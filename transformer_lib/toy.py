@@ -30,12 +30,14 @@ from transformer_lib.training import History, TextBatches, TrainConfig, train
 
 TEXT_BYTES = 4_000_000
 VOCABULARY_BYTES = 1_000_000  # of the text, from which the vocabulary is learnt
-CONTEXT = 256
+CONTEXT = 128
+STD = 0.1  # of the matrices at the start
 CONFIG = PRESETS["toy"]
 TRAINING = TrainConfig(
-    steps=1000,
+    steps=2200,
     batch_size=8,
-    learning_rate=4e-3,
+    learning_rate=8e-3,
+    betas=(0.9, 0.99),
     warmup_steps=50,
     weight_decay=0.1,
     eval_every=100,
@@ -87,7 +89,9 @@ def initial_model(config: TransformerConfig, seed: int) -> Transformer:
     """A model before its first step."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Transformer(config)
+        model = Transformer(config)
+        model.initialize(STD)
+        return model
 
 
 def untrained_toy() -> Transformer:
@@ -159,7 +163,7 @@ def checkpoints_folder() -> Path:
 @cache
 def recipe_digest() -> str:
     """A short name for everything that decides the trained weights; the beginning of the text stands for the corpus."""
-    recipe = repr((CONFIG, TRAINING, CONTEXT, TEXT_BYTES, VOCABULARY_BYTES, corpus.story_text(100_000)))
+    recipe = repr((CONFIG, TRAINING, CONTEXT, STD, TEXT_BYTES, VOCABULARY_BYTES, corpus.story_text(100_000)))
     return hashlib.sha256(recipe.encode()).hexdigest()[:12]
 
 
