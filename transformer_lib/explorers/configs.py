@@ -3,7 +3,7 @@
 import ipywidgets as widgets
 
 from transformer_lib.accounting import count_parameters, gb, gib, in_units
-from transformer_lib.config import PRESETS, TransformerConfig
+from transformer_lib.config import CHOICES, FLAGS, PRESETS, TransformerConfig
 from transformer_lib.explorers.base import HtmlExplorer
 from transformer_lib.explorers.drawing import Drawing
 from transformer_lib.plots.parameters import (
@@ -37,14 +37,7 @@ NUMBERS = {
     "norm_eps": (1e-6, 1e-5),
     "dropout": (0.0, 0.1, 0.2),
 }
-WORDS = {
-    "positions": ("rope", "sinusoidal", "learned", "none"),
-    "norm": ("rmsnorm", "layernorm"),
-    "norm_position": ("pre", "post"),
-    "activation": ("swiglu", "gelu", "relu"),
-}
-FLAGS = ("bias", "tie_embeddings", "causal", "embedding_scale", "scale_scores", "residual")
-FIELDS = (*NUMBERS, *WORDS, *FLAGS)
+FIELDS = (*NUMBERS, *CHOICES, *FLAGS)
 DEFAULTS = {"n_kv_heads": "n_heads", "head_dim": "d / n_heads", "d_ff": "from d_model", "rope_scaling": "none"}
 
 
@@ -86,7 +79,7 @@ def field_controls(start: dict) -> dict:
         made[name] = widgets.SelectionSlider(
             options=pairs, value=pairs[options.index(start[name])][1], description=name
         )
-    for name, options in WORDS.items():
+    for name, options in CHOICES.items():
         made[name] = widgets.ToggleButtons(options=options, value=start[name], description=name)
     for name in FLAGS:
         made[name] = widgets.Checkbox(start[name], description=name)

@@ -1,10 +1,6 @@
-"""Exercises of notebook 09: the numbers of a block and of GPT-2, FLOPs of a token and of a sequence, bytes to train."""
+"""Exercises of notebook 09: the numbers of GPT-2, FLOPs of a token and of a sequence, bytes to train."""
 
 from transformer_lib.lessons.exercises import Exercise
-
-
-def block_cases(rng):
-    yield from ((4096, 11_008), (64, 170), (12, 35))
 
 
 def gpt2_cases(rng):
@@ -29,21 +25,6 @@ def gpt2(vocab_size, context, d_model, n_layers):
 
 
 EXERCISES = [
-    Exercise(
-        "llama_block",
-        reference=lambda d_model, d_ff: 4 * d_model**2 + 3 * d_model * d_ff + 2 * d_model,
-        cases=block_cases,
-        mistakes={
-            "W_O is missing: attention has four matrices": lambda d, f: 3 * d**2 + 3 * d * f + 2 * d,
-            "SwiGLU has three matrices, not two": lambda d, f: 4 * d**2 + 2 * d * f + 2 * d,
-            "the norms are missing: two of them, d_model numbers each": lambda d, f: 4 * d**2 + 3 * d * f,
-            "there are two norms in a block, one per sublayer": lambda d, f: 4 * d**2 + 3 * d * f + d,
-            "an RMSNorm has d_model numbers; this counts 2 · d_model, a LayerNorm's": lambda d, f: (
-                4 * d**2 + 3 * d * f + 4 * d
-            ),
-        },
-        praise="With d_model = 4,096 and d_ff = 11,008 this is the block of Llama 2 7B.",
-    ),
     Exercise(
         "gpt2_total",
         reference=gpt2,
