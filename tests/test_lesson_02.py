@@ -86,6 +86,14 @@ def test_soft_dictionary_goes_from_the_mean_to_the_nearest_entry(length):
     assert answer == pytest.approx({0.0: 13.25, 30.0: 12.0}.get(length, answer), abs=0.051)
 
 
+def test_a_legend_does_not_make_the_background_be_drawn_again(monkeypatch):
+    shown, drawn = soft_dictionary(WINDS), []
+    monkeypatch.setattr(shown.layers, "_draw_background", lambda: drawn.append(1))
+    for direction in (10, 200, 305):
+        shown.controls["direction"].value = direction
+    assert drawn == []
+
+
 def test_every_control_moves_picture_and_summary(vectors, explorer):
     for shown in (three_tokens(*vectors, TOKENS), soft_dictionary(WINDS), explorer):
         for name, control in shown.controls.items():

@@ -31,6 +31,7 @@ class Layers:
         self.fig.canvas.restore_region(self.background)
         for ax, artist in self.moving:
             ax.draw_artist(artist)
+        self.fig.stale = False  # a legend calls itself changed while it is drawn
         return np.asarray(self.fig.canvas.buffer_rgba())[..., :3]
 
     def _draw_background(self) -> None:
