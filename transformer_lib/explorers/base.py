@@ -14,6 +14,7 @@ summary as its alt text.
 """
 
 import html
+import textwrap
 import time
 import traceback
 
@@ -107,13 +108,18 @@ class _Shell:
         return data, metadata
 
     def _footer(self) -> np.ndarray:
-        """For readers without a kernel: the summary and what could be moved, as a strip below the picture."""
+        """For readers without a kernel: the summary and what could be moved, as lines below the picture."""
         names = ", ".join(control.description for control in self.controls.values())
-        fig = new_figure(self._pixels().shape[1] / DPI / DENSITY, 0.7)
-        size = matplotlib.rcParams["font.size"]
-        _fit(fig, fig.text(0.012, 0.75, self.summary, va="center", size=size, parse_math=False))
+        width, size = self._pixels().shape[1] / DPI / DENSITY, matplotlib.rcParams["font.size"]
+        letters = int(width * 132 / size)  # a line of the font's mean letters then fits, wide ones included
+        lines = [(line, COLOURS["black"]) for line in textwrap.wrap(self.summary, letters)]
         hint = f"▸ A picture of an explorer. Run this cell to change: {names}"
-        _fit(fig, fig.text(0.012, 0.28, hint, va="center", size=size * 0.96, color="#555555", parse_math=False))
+        lines += [(line, "#555555") for line in textwrap.wrap(hint, letters)]
+        height = 0.1 + 0.024 * size * len(lines)
+        fig = new_figure(width, height)
+        for k, (line, colour) in enumerate(lines):
+            below = (0.1 + 0.024 * size * k) / height
+            fig.text(0.012, 1 - below, line, va="top", size=size, color=colour, parse_math=False)
         return pixels(fig)
 
 
@@ -205,14 +211,6 @@ def _arrange(control) -> None:
         control.continuous_update = False
     if control.tooltip is None:
         control.tooltip = control.description
-
-
-def _fit(fig, text) -> None:
-    """Shorten the text with … until it stays inside the figure."""
-    words, limit = text.get_text(), fig.bbox.width * 0.985
-    while words and text.get_window_extent(fig.canvas.get_renderer()).x1 > limit:
-        words = words[:-3]
-        text.set_text(words.rstrip(" ,:;") + "…")
 
 
 def _caption(summary: str) -> str:
