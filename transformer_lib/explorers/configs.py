@@ -38,7 +38,7 @@ NUMBERS = {
     "dropout": (0.0, 0.1, 0.2),
 }
 FIELDS = (*NUMBERS, *CHOICES, *FLAGS)
-DEFAULTS = {"n_kv_heads": "n_heads", "head_dim": "d / n_heads", "d_ff": "from d_model", "rope_scaling": "none"}
+DEFAULTS = {"n_kv_heads": "n_heads", "head_dim": "d / H", "d_ff": "from d", "rope_scaling": "none"}
 
 
 def said(name: str, value) -> str:

@@ -29,7 +29,9 @@ def weight_map(start: str = "llama2-7b") -> HtmlExplorer:
             totals[part] += size
         whole = sum(totals.values())
         unit = f"FLOPs for token {cfg.max_seq_len:,}" if flops else "parameters"
-        listed = ", ".join(f"{part} {size / whole:.1%}" for part, size in totals.items() if size)
+        listed = ", ".join(
+            f"{part} {size / whole:.1%}".replace(" 0.0%", " under 0.1%") for part, size in totals.items() if size
+        )
         return tree_drawing(leaves, totals), f"{model}: {whole:,} {unit}: {listed}."
 
     controls = {

@@ -156,13 +156,13 @@ def crossing(cfg: TransformerConfig, others: dict[str, TransformerConfig], longe
     (place, weights), colour = meeting(cfg), PART_COLOURS["MLP"]
     left.fill_between([0, longest], weights, color=colour, alpha=0.2, lw=0)
     left.axhline(weights, color=colour)
-    left.text(longest * 0.97, weights * 0.88, "products with weights", color=colour, ha="right")
+    left.text(longest * 0.125, weights * 1.2, "products with weights", color=colour)
     left.plot([0, longest], [0, weights * longest / place], color=COLOURS["red"])
     left.text(longest * 0.43, weights * 0.25, "scores and averages", color=COLOURS["red"])
     left.plot(place, weights, "o", color=COLOURS["black"], ms=8, zorder=3)
-    left.annotate(f"equal at {place:,.0f}", (place, weights), (-6, 26), textcoords="offset points", ha="right")
+    left.annotate(f"{place:,.0f}", (place, weights), (10, -16), textcoords="offset points", weight="bold")
     left.axvline(cfg.max_seq_len, color=COLOURS["grey"], lw=1.2, ls=":")
-    left.text(longest * 0.125, weights * 0.6, f"longest\nsequence\n{cfg.max_seq_len:,}", color=COLOURS["grey"])
+    left.text(longest * 0.125, weights * 1.6, f"longest sequence: {cfg.max_seq_len:,}", color=COLOURS["grey"])
     left.set(xlim=(0, longest), ylim=(0, weights * 1.75), xlabel="position of the token",
              ylabel="GFLOPs of this token", xticks=range(0, longest + 1, 10_000))  # fmt: skip
     left.xaxis.set_major_formatter(lambda n, _: f"{n:,.0f}")
