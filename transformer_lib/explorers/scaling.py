@@ -62,9 +62,9 @@ def saturation_lab() -> Explorer:
                 meters, divided,
             )  # fmt: skip
             return (
-                f"d_k = {d_k}, {'divided by √d_k' if divided else 'not divided'}: scores spread {spread.std():.2f} "
-                f"(theory {deviation:.2f}). Largest weight {largest:.2f}, entropy {bits:.1f} of "
-                f"{math.log2(n_keys):.1f} bits, median gradient {lengths.median():.1g}."
+                f"d_k {d_k}, {'' if divided else 'not '}divided: spread {spread.std():.2f} (theory {deviation:.2f}), "
+                f"largest weight {largest:.2f}, entropy {bits:.1f} of {math.log2(n_keys):.1f} bits, "
+                f"gradient {lengths.median():.1g}."
             )
 
         return update
@@ -136,8 +136,8 @@ def score_factor(model, tokenizer, text: str) -> Explorer:
             curve.set(losses(sentence), factor, loss)
             largest = weights[1:].max(axis=1).mean()  # the first token sees only itself
             return (
-                f"Scores × {factor:.2f}: the loss on this text is {loss:.2f} nats per token; in layer {layer}, "
-                f"head {head} the largest weight of a row is {largest:.2f} on average.{note}"
+                f"Scores × {factor:.2f}: loss on this text {loss:.2f} nats per token; layer {layer}, head {head}: "
+                f"mean largest weight {largest:.2f}.{note}"
             )
 
         return update
@@ -231,10 +231,7 @@ def break_it(model, tokenizer, text: str, bug) -> Explorer:
             picture.set(weights[head].numpy(), tokens)
             listed.set(check, passes, words, on)
             noticed = ("passes" if passes else "fails") + (", so it does not see the bug" if passes and on else "")
-            return (
-                f"The bug is {'on' if on else 'off'}; the check “{check}” {noticed}: {words}. "
-                f"Loss on this text {loss:.2f}.{note}"
-            )
+            return f"Bug {'on' if on else 'off'}, “{check}” {noticed}: {words}. Loss on this text {loss:.2f}.{note}"
 
         return update
 

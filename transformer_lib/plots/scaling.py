@@ -138,19 +138,20 @@ def trained_pairs(runs: dict, start: str) -> Figure:
     Runs from another start than `start` are drawn dashed, in the first panel alone.
     """
     fig = new_figure(8.0, 3.5)
-    axes = fig.subplots(1, 3, width_ratios=(1.25, 1, 1))
+    axes, ends = fig.subplots(1, 3, width_ratios=(1.25, 1, 1)), []
     for (begun, divided), (losses, looks, fresh) in runs.items():
         colour, here = colour_of(divided), begun == start
         style = {"lw": 2.2} if here else {"lw": 1.3, "ls": (0, (3, 2)), "alpha": 0.8}
         axes[0].plot(range(1, len(losses) + 1), losses, color=colour, **style)
-        side = "bottom" if not divided else "top"
-        axes[0].text(
-            len(losses) + 1, losses[-1], f"{fresh:.2f}", color=colour, va=side, weight="bold" if here else None
-        )
+        ends.append((fresh, colour, "bold" if here else "normal"))
         for ax, name in ((axes[1], "entropy"), (axes[2], "q"), (axes[2], "k")) if here else ():
             steps, values = zip(*((step, look[name]) for step, look in looks), strict=True)
             style = {"marker": "s", "mfc": "white"} if name == "k" else {"marker": "o"}
             ax.plot(steps, values, ms=6, color=colour, label=WORDS[divided], **style)
+    height = 0.0
+    for fresh, colour, weight in sorted(ends):  # the losses on fresh stories, apart from one another
+        height = max(fresh, height + 0.28)
+        axes[0].text(len(losses) + 1, height, f"{fresh:.2f}", color=colour, va="center", weight=weight)
     axes[0].set(
         title="loss (dashed: small start)", ylabel="nats per token", ylim=(3.5, 7.8), xlim=(0, 1.22 * len(losses))
     )
