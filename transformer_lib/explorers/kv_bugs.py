@@ -1,0 +1,156 @@
+"""Break it, notebook 10: two bugs of cached decoding, eight checks, and which of them see which."""
+
+import contextlib
+import functools
+import math
+
+import ipywidgets as widgets
+import torch
+
+from transformer_lib.accounting import kv_cache_bytes
+from transformer_lib.explorers.base import Explorer, clip_text
+from transformer_lib.losses import cross_entropy
+from transformer_lib.plots.scaling_panels import CheckList, TokenMap
+from transformer_lib.plots.tokens import readable
+from transformer_lib.recording import record
+
+LONGEST = 16  # tokens that the map has room for
+CLOSE = 1e-3
+
+
+def read_in_chunks(model, ids, *lengths):
+    """(logits (1, T, V), cache, one recording per chunk): the ids fed through a cache in chunks of these lengths."""
+    cache, pieces, seen = model.new_cache(len(ids), ids.shape[1]), [], []
+    for chunk in ids.split(list(lengths), dim=1):
+        with record(model) as one:
+            pieces.append(model(chunk, cache=cache))
+        seen.append(one)
+    return torch.cat(pieces, dim=1), cache, seen
+
+
+def one_by_one(model, ids):
+    return read_in_chunks(model, ids, *[1] * ids.shape[1])
+
+
+def shapes_and_numbers(model, ids):
+    logits, cache, _ = one_by_one(model, ids)
+    fine = logits.shape == (*ids.shape, model.cfg.vocab_size) and bool(logits.isfinite().all())
+    return fine and cache.length == ids.shape[1], f"logits {tuple(logits.shape)}, all finite; {cache.length} stored"
+
+
+def bytes_as_expected(model, ids):
+    cache, size = model.new_cache(2, ids.shape[1]), model.embedding.weight.element_size()
+    wanted = kv_cache_bytes(model.cfg, ids.shape[1], 2, size)
+    return cache.nbytes == wanted, f"{cache.nbytes:,} bytes, {wanted:,} expected"
+
+
+def no_look_ahead(model, ids):
+    other = ids.clone()
+    other[:, -1] = (ids[:, -1] + 1) % model.cfg.vocab_size
+    off = float((model(ids) - model(other))[:, :-1].abs().max())
+    return off < 1e-5, f"another last token moves earlier logits by {off:.0e}"
+
+
+def prefill_alone(model, ids):
+    off = float((model(ids, cache=model.new_cache(*ids.shape)) - model(ids)).abs().max())
+    return off < CLOSE, f"the whole prompt into an empty cache: difference {off:.0e}"
+
+
+def loss_beats_guessing(model, ids):
+    loss, guess = float(cross_entropy(one_by_one(model, ids)[0][:, :-1], ids[:, 1:])), math.log(model.cfg.vocab_size)
+    return loss < guess, f"loss with the cache {loss:.2f}, a uniform guess {guess:.2f}"
+
+
+def stored_keys(model, ids):
+    _, cache, _ = one_by_one(model, ids)
+    with record(model) as seen:
+        model(ids)
+    off = float((cache.keys[0] - seen["blocks.0.attention.k"]).abs().max())
+    return off < CLOSE, f"keys of layer 0, stored against recomputed: difference {off:.1g}"
+
+
+def sees_every_key(model, ids):
+    *_, seen = one_by_one(model, ids)
+    weights = seen[-1]["blocks.0.attention.weights"][0, :, 0]  # (H, T)
+    blind = int((weights == 0).all(dim=0).sum())
+    return blind == 0, f"the last token is blind to {blind} of {weights.shape[1]} keys"
+
+
+def cached_is_recomputed(model, ids):
+    off = float((one_by_one(model, ids)[0] - model(ids)).abs().max())
+    return off < CLOSE, f"logits, one by one against one pass: difference {off:.1g}"
+
+
+CHECKS = {
+    "shapes right, numbers finite": shapes_and_numbers,
+    "cache has the right size": bytes_as_expected,
+    "no look ahead": no_look_ahead,
+    "prefill = no cache": prefill_alone,
+    "loss beats a guess": loss_beats_guessing,
+    "stored keys = recomputed": stored_keys,
+    "new token sees every key": sees_every_key,
+    "one by one = one pass": cached_is_recomputed,
+}
+
+
+@torch.no_grad()
+def run_checks(model, ids, bug=contextlib.nullcontext) -> dict[str, bool]:
+    """{check: whether it passes} with a bug on."""
+    with bug():
+        return {name: bool(passes(model, ids)[0]) for name, passes in CHECKS.items()}
+
+
+def break_cache(model, tokenizer, text: str, bugs: dict) -> Explorer:
+    """Turn on one of two bugs, choose a check, and see whether it notices. bugs: {name: one of `lessons.bugs`}."""
+    last = f"blocks.{model.cfg.n_layers - 1}.attention.weights"
+    switches = {"none": contextlib.nullcontext} | bugs
+
+    @functools.lru_cache(maxsize=1)
+    def split(typed: str):
+        used, note = clip_text(typed, instead=text)
+        ids, pieces = tokenizer.encode(used), tokenizer.pieces(used)
+        if len(ids) < 2:
+            used, note = text, f' (one token needs no cache: showing "{text}")'
+            ids, pieces = tokenizer.encode(used), tokenizer.pieces(used)
+        if len(ids) > LONGEST:
+            note += f" (only the first {LONGEST} of {len(ids)} tokens are used)"
+        return torch.tensor([ids[:LONGEST]]), [readable(piece) for piece in pieces[:LONGEST]], note
+
+    @functools.lru_cache(maxsize=64)
+    @torch.no_grad()
+    def judged(bug: str, check: str, sentence: str):
+        with switches[bug]():
+            return CHECKS[check](model, split(sentence)[0])
+
+    @functools.lru_cache(maxsize=8)
+    @torch.no_grad()
+    def mean_weights(bug: str, sentence: str):
+        """(T, T): the weights of the last layer while the text is read one token at a time, averaged over heads."""
+        ids = split(sentence)[0]
+        weights = torch.zeros(ids.shape[1], ids.shape[1])  # (T, T)
+        with switches[bug]():
+            for i, seen in enumerate(one_by_one(model, ids)[2]):
+                weights[i, : i + 1] = seen[last][0, :, 0].mean(dim=0)  # (H, i + 1) -> (i + 1,)
+        return weights.numpy()
+
+    def build(fig):
+        fig.set_layout_engine("none")
+        picture, listed = TokenMap(fig), CheckList(fig, list(CHECKS))
+
+        def update(bug, check, sentence):
+            _, tokens, note = split(sentence)
+            passes, words = judged(bug, check, sentence)
+            picture.set(mean_weights(bug, sentence), tokens)
+            on = bug != "none"
+            listed.set(check, passes, words, on)
+            noticed = ("passes" if passes else "fails") + (", so it does not see the bug" if passes and on else "")
+            return f"Bug: {bug}; the check “{check}” {noticed}: {words}.{note}"
+
+        return update
+
+    controls = {
+        "bug": widgets.ToggleButtons(options=list(switches), value="none", description="bug"),
+        "check": widgets.ToggleButtons(options=list(CHECKS), value=next(iter(CHECKS)), description="check"),
+        "sentence": widgets.Text(text, description="your sentence"),
+    }
+    return Explorer(build, controls, title="Which check sees which bug?", name="break_it", figsize=(8, 4.4))
