@@ -44,7 +44,7 @@ def model():
 
 @pytest.fixture
 def explorer(model):
-    return attention_map(model, Letters(), "a fox, a hen")
+    return attention_map(model, Letters(), "a fox, a hen", row=9)
 
 
 def numbers(summary):

@@ -99,8 +99,12 @@ def compass(bearings) -> torch.Tensor:
     return torch.stack((angles.sin(), angles.cos()), dim=1)  # (n, 2)
 
 
-def attention_map(model, tokenizer, text: str) -> HtmlExplorer:
-    """Any head of any layer on the learner's own text: lines for one query, and the whole map."""
+def attention_map(model, tokenizer, text: str, row: int) -> HtmlExplorer:
+    """Any head of any layer on the learner's own text: lines for one query, and the whole map.
+
+    text and row (the number of a query in it) are where the learner starts, at the head whose query looks hardest at
+    a token between the first and itself.
+    """
     layers, heads = model.cfg.n_layers, model.cfg.n_heads
 
     @functools.lru_cache(maxsize=1)
@@ -126,14 +130,13 @@ def attention_map(model, tokenizer, text: str) -> HtmlExplorer:
         )
         return attention_drawing(weights, tokens, row), summary
 
-    # Start at the head whose last token looks hardest at a token between the first and itself.
-    looks = {(i, j): m[j, -1, 1:-1].max(initial=0) for i, m in enumerate(look(text)[1]) for j in range(heads)}
+    looks = {(i, j): m[j, row, 1:row].max(initial=0) for i, m in enumerate(look(text)[1]) for j in range(heads)}
     layer, head = max(looks, key=looks.get)
     controls = {
         "sentence": widgets.Text(text, description="your sentence"),
         "layer": widgets.ToggleButtons(options=range(layers), value=layer, description="layer"),
         "head": widgets.ToggleButtons(options=range(heads), value=head, description="head"),
-        "row": widgets.IntSlider(LONGEST - 1, 0, LONGEST - 1, description="number of the query"),
+        "row": widgets.IntSlider(row, 0, LONGEST - 1, description="number of the query"),
     }
     return HtmlExplorer(draw, controls, title="Who looks at whom, in a model you trained", name="attention_map")
 
