@@ -207,8 +207,11 @@ CHECKS = {
 }
 
 
-def break_it(model, tokenizer, text: str, bug) -> Explorer:
-    """Turn a bug on, choose a check, and see whether it notices. bug: one of `lessons.bugs`."""
+def break_it(model, tokenizer, text: str, bug, checks=CHECKS) -> Explorer:
+    """Turn a bug on, choose a check, and see whether it notices. bug: one of `lessons.bugs`; checks: {name: function}.
+
+    A check is called as check(model, ids) and returns (whether it passes, what it saw in words).
+    """
     reader = Reader(model, tokenizer, text)
     last = f"blocks.{model.cfg.n_layers - 1}.attention.weights"
 
@@ -219,13 +222,13 @@ def break_it(model, tokenizer, text: str, bug) -> Explorer:
 
     def build(fig):
         fig.set_layout_engine("none")
-        picture, listed = TokenMap(fig), CheckList(fig, list(CHECKS))
+        picture, listed = TokenMap(fig), CheckList(fig, list(checks))
 
         def update(on, check, sentence):
             ids, tokens, note = reader.split(sentence)
             head = sharpest(sentence)
             with torch.no_grad(), bug() if on else contextlib.nullcontext():
-                passes, words = CHECKS[check](model, ids)
+                passes, words = checks[check](model, ids)
                 loss, seen = reader.look(ids)
             weights = seen[last][0]  # (H, T, T)
             picture.set(weights[head].numpy(), tokens)
@@ -237,7 +240,7 @@ def break_it(model, tokenizer, text: str, bug) -> Explorer:
 
     controls = {
         "on": widgets.Checkbox(False, description="turn the bug on"),
-        "check": widgets.ToggleButtons(options=list(CHECKS), value=next(iter(CHECKS)), description="check"),
+        "check": widgets.ToggleButtons(options=list(checks), value=next(iter(checks)), description="check"),
         "sentence": widgets.Text(text, description="your sentence"),
     }
     return Explorer(build, controls, title="Which check sees the bug?", name="break_it", figsize=(8, 4.2))

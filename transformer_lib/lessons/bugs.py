@@ -16,9 +16,10 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 import torch
+import torch
 from torch import nn
 
-from transformer_lib.attention import MultiHeadAttention
+from transformer_lib.attention import MultiHeadAttention, causal_mask
 from transformer_lib.model import Model
 
 BUGS: dict[str, Bug] = {}
@@ -102,4 +103,20 @@ def missing_rope_offset(model):
         return original(self, positions - positions[..., :1])
 
     with replaced(Model, "rotation", rotation, model):
+        yield
+
+
+@bug(
+    "Hidden scores are lowered by 10,000 instead of set to −∞: a score that is larger by more than that shows.",
+    lesson=5,
+)
+def mask_with_minus_1e4(model):
+    def attend(original, self, q, k, v, mask, causal):
+        if causal:
+            mask = causal_mask(q.shape[-2], k.shape[-2], q.device)  # (T_q, T_k)
+        if mask is not None and mask.dtype == torch.bool:
+            mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill(~mask, -1e4)
+        return original(self, q, k, v, mask, False)
+
+    with replaced(MultiHeadAttention, "attend", attend, model):
         yield
