@@ -16,7 +16,6 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 import torch
-import torch
 from torch import nn
 
 from transformer_lib.attention import MultiHeadAttention, causal_mask
