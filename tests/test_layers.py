@@ -15,8 +15,8 @@ PACKAGE = Path(transformer_lib.__file__).parent
 ORDER = [
     "config", "taps", "checks", "tokenizer", "positions", "attention", "norms", "mlp", "kv_cache", "model", "recording",
     "devices", "accounting", "generation", "grammar", "story_plots", "storyteller", "corpus", "losses", "checkpoint",
-    "runs", "training", "head_scores", "toy", "translation", "pretrained", "relatives", "plots", "explorers", "lessons",
-    "experiments", "doctor", "cli", "__main__",
+    "runs", "training", "head_scores", "ledger", "gradients", "toy", "translation", "pretrained", "relatives", "plots",
+    "explorers", "lessons", "experiments", "doctor", "cli", "__main__",
 ]  # fmt: skip
 
 
