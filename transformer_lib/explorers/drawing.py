@@ -56,8 +56,8 @@ class Drawing:
         ax.set_axis_off()
         if title:
             ax.text(8, -space / 2, title, va="center", size=17 * 72 / DPI, weight="bold", parse_math=False)
-        for kind, *values in self.parts:
-            _PLOT[kind](ax, *values)
+        for order, (kind, *values) in enumerate(self.parts):
+            _PLOT[kind](ax, *values).set_zorder(order)  # as in SVG, what is added later lies on top
         return pixels(fig)
 
 
@@ -92,19 +92,19 @@ def _svg_line(ends, colour, width, opacity, hover):
 def _plot_rect(ax, place, fill, stroke, hover, radius):
     x, y, width, height = place
     style = f"round,pad=0,rounding_size={radius}" if radius else "square,pad=0"
-    ax.add_patch(FancyBboxPatch((x, y), width, height, boxstyle=style, fc=fill, ec=stroke, lw=0.75))
+    return ax.add_patch(FancyBboxPatch((x, y), width, height, boxstyle=style, fc=fill, ec=stroke, lw=0.75))
 
 
 def _plot_text(ax, place, words, size, anchor, colour, bold):
     side = {"start": "left", "middle": "center", "end": "right"}[anchor]
     weight = "bold" if bold else "normal"
     style = {"ha": side, "va": "center", "color": colour, "weight": weight, "parse_math": False}
-    ax.text(*place, words, size=size * 72 / DPI, **style)
+    return ax.text(*place, words, size=size * 72 / DPI, **style)
 
 
 def _plot_line(ax, ends, colour, width, opacity, hover):
     x0, y0, x1, y1 = ends
-    ax.plot([x0, x1], [y0, y1], color=colour, lw=width * 72 / DPI, alpha=opacity, solid_capstyle="round")
+    return ax.plot([x0, x1], [y0, y1], color=colour, lw=width * 72 / DPI, alpha=opacity, solid_capstyle="round")[0]
 
 
 _SVG = {"rect": _svg_rect, "text": _svg_text, "line": _svg_line}
