@@ -100,8 +100,9 @@ class LossCurve:
         self.ax, self.least_top = ax, 1.25 * max(stories)
         for name, factor in marks.items():
             ax.axvline(factor, color=COLOURS["grey"], ls=(0, (4, 4)), lw=1.2)
-            ax.text(factor * 0.97, 1, name, rotation=90, ha="right", va="top", color="#555555",
-                    transform=ax.get_xaxis_transform())  # fmt: skip
+            left = factor < 1
+            ax.text(factor * (0.95 if left else 1.05), 1, name, rotation=90, ha="right" if left else "left", va="top",
+                    color="#555555", transform=ax.get_xaxis_transform())  # fmt: skip
         ax.plot(factors, stories, color=COLOURS["grey"], label="fresh stories")
         (self.curve,) = ax.plot(factors, stories, color=COLOURS["blue"], label="your sentence")
         (self.dot,) = ax.plot([1], [0], "o", color=COLOURS["black"], ms=9)
