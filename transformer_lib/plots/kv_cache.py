@@ -15,19 +15,13 @@ VARIANT_COLOURS = dict(
 
 
 def changed_keys(changes: dict, tokens) -> Figure:
-    """How far one more token moves the keys of earlier ones. changes: {title: (layers, T)}; tokens: those T."""
+    """How far one more token moves earlier keys, as shares of their length. changes: {title: (layers, T)}."""
     fig = new_figure(8.0, 0.9 + 1.15 * len(changes))
     axes = fig.subplots(len(changes), 1, sharex=True)
     limit = max(np.max(change) for change in changes.values())
     for ax, (title, change) in zip(axes, changes.items(), strict=True):
-        heat(
-            ax,
-            change,
-            row_labels=[f"layer {i}" for i in range(len(change))],
-            title=title,
-            limits=(0, limit),
-            numbers=".1f",
-        )
+        heat(ax, change, title=title, limits=(0, limit), numbers=".1%")
+        ax.set_yticks(range(len(change)), [f"layer {i}" for i in range(len(change))])
     token_ticks(axes[-1], tokens, "x")
     axes[-1].set_xlabel("token whose keys are compared")
     return fig
@@ -94,18 +88,22 @@ def roofline(bandwidth: float, peak: float, points: dict, marks: dict) -> Figure
     at, rates = np.array(list(points.values())).T
     ax.plot(at, rates / 1e9, "o", color=CACHED, ms=8, label="measured: matrix × n columns")
     for rows, (intensity, rate) in list(points.items())[:: max(1, len(points) // 4)]:
-        ax.annotate(f"n = {rows}", (intensity, rate / 1e9), (7, -14), textcoords="offset points", color=CACHED)
+        ax.annotate(f"n = {rows}", (intensity, rate / 1e9), (8, -13), textcoords="offset points", color=CACHED)
     for words, intensity in marks.items():
-        roof = min(bandwidth * intensity, peak) / 1e9
+        roof, slope = min(bandwidth * intensity, peak) / 1e9, bandwidth * intensity < peak
         ax.plot([intensity], [roof], "D", color=REPEATED, ms=9)
-        ax.annotate(
-            words, (intensity, roof), (0, 11), textcoords="offset points", ha="center", color=REPEATED, weight="bold"
-        )
+        style = {"xytext": (-9, 4) if slope else (0, 11), "ha": "right" if slope else "center"}
+        ax.annotate(words, (intensity, roof), textcoords="offset points", color=REPEATED, weight="bold", **style)
     knee = peak / bandwidth
     ax.axvline(knee, color=COLOURS["grey"], ls=(0, (4, 4)), lw=1.2)
-    ax.text(knee, 0.02, f" {knee:.0f} FLOPs per byte", color="#555555", transform=ax.get_xaxis_transform())
-    ax.text(0.25, peak / 1e9 * 1.25, "← memory is the limit    arithmetic is the limit →", color="#555555")
-    ax.set(xscale="log", yscale="log", xlim=(0.2, 6000), ylim=(peak / 1e9 / 800, peak / 1e9 * 3))
+    upper = ax.get_xaxis_transform()
+    for words, side in (
+        (f"{knee:.0f} FLOPs per byte: arithmetic is the limit →", "left"),
+        ("← memory is the limit", "right"),
+    ):
+        space = 1.12 if side == "left" else 1 / 1.12
+        ax.text(knee * space, 0.95, words, color="#555555", ha=side, transform=upper)
+    ax.set(xscale="log", yscale="log", xlim=(0.2, 6000), ylim=(peak / 1e9 / 800, peak / 1e9 * 6))
     ax.set(xlabel="FLOPs per byte read", ylabel="GFLOP per second")
     ax.legend(loc="lower right")
     return fig
