@@ -84,7 +84,7 @@ def gradient_profile(
     weights = [math.sqrt(sum(float(w.grad.square().sum()) for w in b.parameters() if w.dim() >= 2)) for b in blocks]
     gradients = torch.stack([stream.grad.norm() for stream in streams])
     every = torch.stack(streams).detach()  # (L + 1, B, T, d_model)
-    return Profile(gradients, torch.tensor(weights), every.square().mean((1, 2, 3)).sqrt(), alike(every), float(loss))
+    return Profile(gradients, torch.tensor(weights), every.square().mean((1, 2, 3)).sqrt(), alike(every), loss.item())
 
 
 def wired(blocks, pre_norm: bool, residual: bool) -> list[nn.Module]:

@@ -19,7 +19,8 @@ import torch
 from torch import nn
 
 from transformer_lib.attention import MultiHeadAttention, causal_mask
-from transformer_lib.model import Model
+from transformer_lib.model import Block, Model
+from transformer_lib.norms import LayerNorm, RMSNorm
 
 BUGS: dict[str, Bug] = {}
 
@@ -78,6 +79,30 @@ def divide_by_d_model(model):
             self.scale = right
 
     with replaced(MultiHeadAttention, "attend", attend, model):
+        yield
+
+
+@bug("The norms add eps outside the root, to the standard deviation, instead of inside, to the variance.", lesson=6)
+def eps_outside_the_root(model):
+    def outside(original, self, x):
+        centred = x.float() - x.float().mean(dim=-1, keepdim=True) if isinstance(self, LayerNorm) else x.float()
+        size = centred.pow(2).mean(dim=-1, keepdim=True).sqrt()  # (…, 1)
+        scaled = (centred / (size + self.eps)).to(x.dtype) * self.weight
+        return scaled + self.bias if isinstance(self, LayerNorm) else scaled
+
+    with replaced(LayerNorm, "forward", outside, model), replaced(RMSNorm, "forward", outside, model):
+        yield
+
+
+@bug("Pre-norm code that overwrites the stream with its norm before it adds to it.", lesson=6)
+def norm_on_the_stream(model):
+    def sublayer(original, self, name, norm, run, x):
+        if not self.pre_norm:
+            return original(self, name, norm, run, x)
+        x = self.tap(f"{name}.norm", norm(x))
+        return self.add(x, run(x))
+
+    with replaced(Block, "sublayer", sublayer, model):
         yield
 
 
