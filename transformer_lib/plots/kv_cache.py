@@ -36,7 +36,7 @@ def squares(ax: Axes, cells, colour: str) -> None:
 def passes(prompt: int, new: int, lengths, with_cache, without) -> Figure:
     """Which tokens every pass runs, without the cache and with it; and FLOPs of a whole generation, both ways."""
     fig = new_figure(8.0, 3.3)
-    axes = fig.subplots(1, 3, width_ratios=(1, 1, 1.35))
+    axes = fig.subplots(1, 3, width_ratios=(1.25, 1.25, 1))
     total = prompt + new
     grids = (("without the cache", lambda k: 0), ("with it", lambda k: 0 if k == 0 else prompt + k - 1))
     for ax, (title, first) in zip(axes, grids, strict=False):
@@ -83,7 +83,7 @@ def roofline(bandwidth: float, peak: float, points: dict, marks: dict) -> Figure
     """
     fig = new_figure(8.0, 3.9)
     ax = fig.subplots()
-    x = np.geomspace(0.2, 6000, 200)
+    x = np.geomspace(0.04, 9000, 300)
     ax.plot(x, np.minimum(bandwidth * x, peak) / 1e9, color=COLOURS["black"], lw=2.4)
     at, rates = np.array(list(points.values())).T
     ax.plot(at, rates / 1e9, "o", color=CACHED, ms=8, label="measured: matrix × n columns")
@@ -103,7 +103,7 @@ def roofline(bandwidth: float, peak: float, points: dict, marks: dict) -> Figure
     ):
         space = 1.12 if side == "left" else 1 / 1.12
         ax.text(knee * space, 0.95, words, color="#555555", ha=side, transform=upper)
-    ax.set(xscale="log", yscale="log", xlim=(0.2, 6000), ylim=(peak / 1e9 / 800, peak / 1e9 * 6))
+    ax.set(xscale="log", yscale="log", xlim=(0.04, 9000), ylim=(peak / 1e9 / 800, peak / 1e9 * 6))
     ax.set(xlabel="FLOPs per byte read", ylabel="GFLOP per second")
     ax.legend(loc="lower right")
     return fig
@@ -194,7 +194,9 @@ def quality(live: dict, stored: list) -> Figure:
         )
     right.set(title="on fresh stories", xlabel="bytes of cache per token", ylabel="loss (nats per token)")
     right.set_xlim(0, 1.15 * max(row[1] for row in stored))
-    right.margins(y=0.25)
+    low, high = min(row[3] for row in stored), max(row[4] for row in stored)
+    middle, half = (low + high) / 2, max(0.7 * (high - low), 0.15)  # a small difference must look small
+    right.set_ylim(middle - half, middle + half)
     return fig
 
 

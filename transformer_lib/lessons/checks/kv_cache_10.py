@@ -1,10 +1,12 @@
-"""Exercises of notebook 10: one cached step, the mask of a chunk, shared heads, and FLOPs per byte."""
+"""Exercises of notebook 10: one cached step, shared heads, bytes of a cache, and FLOPs per byte."""
 
 import math
 
 import torch
 
+from transformer_lib.accounting import kv_cache_bytes
 from transformer_lib.attention import causal_mask, scaled_dot_product_attention
+from transformer_lib.config import TransformerConfig
 from transformer_lib.lessons.exercises import Exercise
 
 
@@ -18,10 +20,6 @@ def step_cases(rng):
 
 def step(keys, values, q, k, v, scale=None):
     return scaled_dot_product_attention(q, torch.cat([keys, k]), torch.cat([values, v]), scale=scale)
-
-
-def mask_cases(rng):
-    yield from ((0, 5), (7, 1), (3, 4), (1, 6))
 
 
 def grouped_cases(rng):
@@ -41,6 +39,18 @@ def grouped(q, k, v, order="blocks"):
 def grouped_without_mask(q, k, v):
     group = q.shape[0] // k.shape[0]
     return scaled_dot_product_attention(q, k.repeat_interleave(group, dim=0), v.repeat_interleave(group, dim=0))
+
+
+def bytes_cases(rng):
+    """n_layers, n_heads, n_kv_heads, d_k, tokens, sequences, bytes_per_number"""
+    yield from ((3, 8, 2, 16, 100, 5, 2), (32, 32, 32, 128, 4096, 1, 2), (7, 6, 1, 10, 33, 4, 1))
+
+
+def cache_bytes(n_layers, n_heads, n_kv_heads, d_k, tokens, sequences, bytes_per_number):
+    cfg = TransformerConfig(
+        vocab_size=2, d_model=n_heads * d_k, n_layers=n_layers, n_heads=n_heads, n_kv_heads=n_kv_heads, max_seq_len=1
+    )
+    return kv_cache_bytes(cfg, tokens, sequences, bytes_per_number)
 
 
 def intensity_cases(rng):
@@ -77,24 +87,6 @@ EXERCISES = [
         praise="One row of scores instead of a square: this is all that decode does in each head.",
     ),
     Exercise(
-        "chunk_mask",
-        reference=lambda stored, new: causal_mask(new, stored + new),
-        cases=mask_cases,
-        mistakes={
-            "aligned at the top left: the first new token sees key 0 alone; it must see all stored ones": (
-                lambda stored, new: torch.ones(new, stored + new, dtype=torch.bool).tril()
-            ),
-            "the new tokens must not see each other's future: inside the chunk the mask is causal": (
-                lambda stored, new: torch.ones(new, stored + new, dtype=torch.bool)
-            ),
-            "each new token must see itself": lambda stored, new: (
-                torch.ones(new, stored + new, dtype=torch.bool).tril(stored - 1)
-            ),
-            "True means visible here, False hidden": lambda stored, new: ~causal_mask(new, stored + new),
-        },
-        praise="The last query and the last key are the same token, so the mask is aligned at the bottom right.",
-    ),
-    Exercise(
         "grouped_heads",
         reference=grouped,
         cases=grouped_cases,
@@ -106,6 +98,20 @@ EXERCISES = [
             "the scores are not divided by √d_k": lambda q, k, v: grouped(q * math.sqrt(q.shape[-1]), k, v),
         },
         praise="Repeat when attending, not when storing: the cache keeps only the shared heads.",
+    ),
+    Exercise(
+        "cache_bytes",
+        reference=cache_bytes,
+        cases=bytes_cases,
+        mistakes={
+            "a key and a value: the factor 2 is missing": lambda *a: cache_bytes(*a) // 2,
+            "the cache keeps the key/value heads, not one per query head": lambda layers, heads, kv, *rest: (
+                cache_bytes(layers, heads, heads, *rest)
+            ),
+            "each sequence of the batch has its own cache": lambda *a: cache_bytes(*a) // a[5],
+            "this counts numbers, not bytes": lambda *a: cache_bytes(*a) // a[6],
+        },
+        praise="With Llama 2 7B's numbers and one token it is 512 KiB.",
     ),
     Exercise(
         "decode_intensity",
