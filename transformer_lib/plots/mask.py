@@ -7,7 +7,7 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 
 from transformer_lib.plots.style import COLOURS, SEQUENTIAL, new_figure
-from transformer_lib.plots.tokens import heat, token_ticks
+from transformer_lib.plots.tokens import heat, readable, token_ticks
 
 SEEN, HIDDEN, TARGET = COLOURS["blue"], "#E4E4E4", "#FFE08A"
 DEPTHS = ("#08306B", "#08519C", "#2171B5", "#4292C6", "#6BAED6", "#9ECAE1", "#C6DBEF")
@@ -36,25 +36,22 @@ def stairs(tokens) -> Figure:
 
 def ways_to_mask(panels: dict, tokens) -> Figure:
     """Maps of weights under several ways to mask, with the sum of each row. panels: {title: (T, T) weights}."""
-    fig = new_figure(8.0, 2.9)
-    axes = fig.subplots(1, len(panels))
-    for k, (ax, (title, weights)) in enumerate(zip(axes, panels.items(), strict=True)):
+    fig = new_figure(8.0, 4.6)
+    axes = fig.subplots(2, -(-len(panels) // 2), sharex=True)
+    for k, (ax, (title, weights)) in enumerate(zip(axes.flat, panels.items(), strict=True)):
         weights = np.asarray(weights)
         t = len(weights)
-        heat(ax, weights, title=title, limits=(0, 1), numbers=".2f", xlabel="key")
+        heat(ax, weights, title=title, limits=(0, 1), numbers=".2f")
         for i, total in enumerate(weights.sum(axis=1)):
             fine = abs(total - 1) < 1e-6
-            ax.text(t - 0.35, i, f"{total:.2f}", va="center", weight="bold", color=COLOURS["green" if fine else "red"])
-        ax.text(t - 0.35, -0.75, "sum", va="center", color="#555555")
+            ax.text(t - 0.4, i, f"{total:.2f}", va="center", weight="bold", color=COLOURS["green" if fine else "red"])
+        ax.text(t - 0.4, -0.72, "sum", va="center", color="#555555")
         steps = np.repeat(np.arange(t) + 0.5, 2)  # the edge of the future
         ax.plot(steps, [-0.5, *steps[:-1]], color=COLOURS["red"], lw=2)
         token_ticks(ax, tokens, "x")
-        ax.set_xlim(-0.5, t + 0.5)
-        if k == 0:
-            token_ticks(ax, tokens, "y")
-            ax.set_ylabel("query")
-        else:
-            ax.set_yticks([])
+        token_ticks(ax, tokens, "y")
+        ax.set_xlim(-0.5, t + 0.25)
+        ax.set(ylabel="query" if k % 2 == 0 else "", xlabel="key" if k >= len(panels) - 2 else "")
     return fig
 
 
@@ -115,10 +112,13 @@ def who_notices(tokens, changed: int, moved: dict) -> Figure:
         colours = [COLOURS["blue"] if i >= changed else COLOURS["red"] for i in range(len(values))]
         ax.bar(range(len(values)), values, color=colours, width=0.7)
         for i in np.flatnonzero(values == 0):
-            ax.text(i, values.max() * 0.06, "0", ha="center", weight="bold", color=COLOURS["green"])
+            ax.text(i, 1.5e-3, "0", ha="center", weight="bold", color=COLOURS["green"])
         ax.axvspan(changed - 0.5, changed + 0.5, color=TARGET, alpha=0.6, lw=0, zorder=0)
-        ax.set(title=way, ylim=(0, values.max() * 1.1), xlim=(-0.5, len(values) - 0.5))
-    token_ticks(axes[-1], tokens, "x")
+        ax.set(title=way, yscale="log", ylim=(1e-3, 200), xlim=(-0.5, len(values) - 0.5))
+        ax.set_yticks([1e-3, 0.1, 10], ["0.001", "0.1", "10"])
+        ax.minorticks_off()
+    upright = 90 if sum(len(readable(token)) for token in tokens) > 70 else 0
+    axes[-1].set_xticks(range(len(tokens)), [readable(token) for token in tokens], rotation=upright, parse_math=False)
     axes[len(axes) // 2].set_ylabel("largest change of a logit")
     return fig
 
@@ -134,16 +134,17 @@ def wall(factors, moved: dict, losses: dict, floor: float) -> Figure:
     for name, values in moved.items():
         colour, marker = styles[name]
         left.plot(factors, values, marker + "-", color=colour, ms=5, label=name)
-    left.set(xscale="log", xlabel="all scores ×", ylabel="largest change of an earlier logit",
-             title="change the last token")  # fmt: skip
+    left.set(xscale="log", xlabel="all scores ×", ylabel="change of an earlier logit",
+             title="another last token")  # fmt: skip
     left.legend(loc="upper left", title="mask")
+    left.minorticks_off()
     for name, values in losses.items():
         width = 10
         smooth = np.asarray(values)[: len(values) // width * width].reshape(-1, width).mean(axis=1)
         right.plot(width * (np.arange(len(smooth)) + 1), smooth, color=styles[name][0], label=name)
     right.axhline(floor, color=COLOURS["black"], ls=(0, (4, 4)), lw=1.2)
-    right.text(len(values), floor, "least possible loss, ln 16", ha="right", va="bottom")
-    right.set(xlabel="step", ylabel="loss (nats per token)", ylim=(floor - 0.45, floor + 0.25),
+    right.text(len(values), floor + 0.02, "least possible loss, ln 16", ha="right", va="bottom")
+    right.set(xlabel="step", ylabel="loss (nats per token)", ylim=(floor - 0.3, floor + 0.2),
               title="train with large scores")  # fmt: skip
     return fig
 
@@ -159,13 +160,13 @@ def with_and_without(losses: dict, fresh: dict, floor: float) -> Figure:
     for name, values in losses.items():
         left.plot(np.arange(len(values)) + 1, values, color=colours[name], label=name, lw=1.6)
     left.axhline(floor, color=COLOURS["black"], ls=(0, (4, 4)), lw=1.2)
-    left.text(3, floor, "entropy of the stories", va="bottom")
-    left.set(xlabel="step", ylabel="training loss (nats per token)", ylim=(0, 7.5))
+    left.text(len(values), floor + 0.08, "entropy of the stories", va="bottom", ha="right")
+    left.set(xlabel="step", ylabel="loss (nats per token)", ylim=(0, 7.5), title="while training")
     left.legend(loc="upper right")
     for k, (name, pair) in enumerate(fresh.items()):
         for x, value, hatch in zip((k - 0.2, k + 0.2), pair, ("", "///"), strict=True):
             right.bar(x, value, width=0.36, color=colours[name], hatch=hatch, edgecolor="white")
-            right.text(x, value, f"{value:.2f}", ha="center", va="bottom", weight="bold")
+            right.text(x, max(value, floor) + 0.08, f"{value:.2f}", ha="center", va="bottom", weight="bold")
     right.axhline(floor, color=COLOURS["black"], ls=(0, (4, 4)), lw=1.2)
     right.set_xticks(range(len(fresh)), list(fresh))
     right.set(title="fresh stories: plain = as trained,\nhatched = future hidden", ylim=(0, 8.5))
@@ -174,9 +175,12 @@ def with_and_without(losses: dict, fresh: dict, floor: float) -> Figure:
 
 def four_masks(panels: dict) -> Figure:
     """Masks side by side. panels: {title: (T_q, T_k) bool}; "✗" at the start of a title marks a wrong one."""
-    fig = new_figure(8.0, 2.7)
+    fig = new_figure(8.0, 2.5)
     for ax, (title, mask) in zip(fig.subplots(1, len(panels)), panels.items(), strict=True):
         yes_no(ax, mask, title, ylabel="")
+        t_q, t_k = np.shape(mask)
+        ax.set_yticks(range(t_q), range(t_k - t_q, t_k))  # the queries are the last positions
+        ax.set_anchor("N")
         if title.startswith("✗"):
             ax.title.set_color(COLOURS["red"])
     fig.axes[0].set_ylabel("query")
@@ -191,8 +195,8 @@ def blanks(text: str, chances: dict, results: dict) -> Figure:
     fig = new_figure(8.0, 3.0)
     left, right = fig.subplots(1, 2, width_ratios=(3.1, 1))
     rows = np.stack([np.asarray(values) for values in chances.values()])
-    drawn = heat(left, rows, row_labels=list(chances), limits=(0, 1), numbers=False,
-                 title="chance given to the letter that was hidden")  # fmt: skip
+    drawn = heat(left, rows, limits=(0, 1), numbers=False, title="chance given to the letter that was hidden")
+    left.set_yticks(range(len(chances)), list(chances))
     left.set_xticks(range(len(text)), [letter.replace(" ", "·") for letter in text], parse_math=False)
     fig.colorbar(drawn.image, ax=left, label="probability", orientation="horizontal", aspect=40, pad=0.02)
     right.barh(range(len(results)), list(results.values()), color=[COLOURS["blue"], COLOURS["sky"], COLOURS["sky"]])
