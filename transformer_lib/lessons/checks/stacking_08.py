@@ -1,0 +1,246 @@
+"""Exercises of notebook 08: a block, three ways to sample, and a whole model out of the learner's own functions."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+from transformer_lib.config import TransformerConfig
+from transformer_lib.generation import next_token_probabilities
+from transformer_lib.lessons.exercises import Exercise
+from transformer_lib.model import Transformer
+from transformer_lib.toy import is_trained, load_toy, toy_folder
+
+# --- The order of a block ---
+
+
+def halve_and_shift(x):
+    """Stands for a norm: no two of these four commute."""
+    return x / 2 + 1
+
+
+def mix(x):
+    """Stands for attention: positions mix."""
+    return x.cumsum(dim=-2) * 0.3
+
+
+def scale(x):
+    return x * 3 - 0.5
+
+
+def bend(x):
+    """Stands for an MLP."""
+    return x**2 - x
+
+
+def block_cases(rng):
+    for t, d in ((3, 5), (4, 7)):
+        yield torch.randn(t, d), halve_and_shift, mix, scale, bend
+
+
+def block_order(x, norm_1, attention, norm_2, mlp):
+    x = x + attention(norm_1(x))
+    return x + mlp(norm_2(x))
+
+
+def parallel(x, norm_1, attention, norm_2, mlp):
+    return x + attention(norm_1(x)) + mlp(norm_2(x))
+
+
+def post_norm(x, norm_1, attention, norm_2, mlp):
+    x = norm_1(x + attention(x))
+    return norm_2(x + mlp(x))
+
+
+def no_residual(x, norm_1, attention, norm_2, mlp):
+    return mlp(norm_2(attention(norm_1(x))))
+
+
+def adds_normed(x, norm_1, attention, norm_2, mlp):
+    y = norm_1(x)
+    x = y + attention(y)
+    y = norm_2(x)
+    return y + mlp(y)
+
+
+# --- Sampling ---
+
+
+def logit_cases(rng):
+    for (*lead, v), temperature in (((5,), 0.5), ((3, 8), 2.0), ((4,), 0.1)):
+        yield 4 * torch.randn(*lead, v), temperature
+    yield torch.tensor([1000.0, 999.0, 900.0]), 0.25
+
+
+def top_k_cases(rng):
+    for (*lead, v), k in (((6,), 2), ((3, 9), 4), ((5,), 5), ((7,), 1)):
+        yield torch.softmax(2 * torch.randn(*lead, v), dim=-1), k
+
+
+def top_p_cases(rng):
+    for v, p in ((6, 0.6), (9, 0.9), (5, 0.2), (8, 0.75)):
+        yield torch.softmax(1.5 * torch.randn(v), dim=-1), p
+
+
+def top_k(probabilities, k):
+    return next_token_probabilities(probabilities.log(), top_k=k)
+
+
+def top_p(probabilities, p):
+    return next_token_probabilities(probabilities.log(), top_p=p)
+
+
+def cut(probabilities, k):
+    """The k likeliest keep what they had."""
+    least = probabilities.sort(dim=-1, descending=True).values[..., k - 1, None]
+    return probabilities.masked_fill(probabilities < least, 0)
+
+
+def one_too_few(probabilities, p):
+    """The nucleus without the token that reaches p."""
+    ordered, order = probabilities.sort(descending=True)
+    kept = torch.zeros_like(probabilities).scatter(0, order, ordered.masked_fill(ordered.cumsum(0) > p, 0))
+    return kept / kept.sum()
+
+
+def above_threshold(probabilities, p):
+    kept = probabilities.masked_fill(probabilities < p, 0)
+    return kept / kept.sum()
+
+
+def nucleus_size(probabilities, p):
+    ordered = probabilities.sort(descending=True).values
+    return int((ordered.cumsum(0) - ordered < p).sum())
+
+
+# --- The whole model ---
+
+# Two small models of the toy's architecture; no two sizes coincide.
+SHAPES = (
+    TransformerConfig(vocab_size=11, d_model=12, n_layers=3, n_heads=2, head_dim=4, d_ff=10, max_seq_len=16),
+    TransformerConfig(vocab_size=13, d_model=20, n_layers=2, n_heads=5, head_dim=6, d_ff=7, max_seq_len=16),
+)
+
+
+def model_cases(rng):
+    for cfg, (b, t) in zip(SHAPES, ((2, 5), (3, 7)), strict=True):
+        model = Transformer(cfg)
+        with torch.no_grad():
+            for weight in model.parameters():  # larger than at the start of training, norms included, so that all count
+                weight.normal_(1.0 if weight.dim() == 1 else 0.0, 0.4)
+        yield torch.randint(cfg.vocab_size, (b, t)), model.state_dict(), cfg
+    if is_trained(toy_folder()):  # the learner's own toy, which the notebook has trained by then
+        model, _ = load_toy()
+        yield torch.randint(model.cfg.vocab_size, (2, 9)), model.state_dict(), model.cfg
+
+
+def library_model(ids, weights, cfg):
+    model = Transformer(cfg)
+    model.load_state_dict(weights)
+    with torch.no_grad():
+        return model(ids)
+
+
+def with_config(**changes):
+    """The same weights in a model that does one thing differently."""
+    return lambda ids, weights, cfg: library_model(ids, weights, cfg.replace(**changes))
+
+
+def with_weights(change):
+    return lambda ids, weights, cfg: library_model(ids, change(dict(weights), cfg), cfg)
+
+
+def no_final_norm(ids, weights, cfg):
+    model = Transformer(cfg)
+    model.load_state_dict(weights)
+    model.final_norm = None
+    with torch.no_grad():
+        return model(ids)
+
+
+def one_block_for_all(weights, cfg):
+    return {name: weights[name.replace(f"blocks.{name.split('.')[1]}.", "blocks.0.")] if "blocks." in name else tensor
+            for name, tensor in weights.items()}  # fmt: skip
+
+
+def divided_by_width(weights, cfg):
+    """As if the scores were divided by √d_model."""
+    factor = math.sqrt(cfg.d_k / cfg.d_model)
+    return {name: tensor * factor if name.endswith("w_q.weight") else tensor for name, tensor in weights.items()}
+
+
+EXERCISES = [
+    Exercise(
+        "block_order",
+        reference=block_order,
+        cases=block_cases,
+        mistakes={
+            "both sublayers read the same x: the MLP must read the stream after attention was added": parallel,
+            "this is post-norm, norm(x + sublayer(x)); pre-norm is x + sublayer(norm(x))": post_norm,
+            "nothing is added: each sublayer replaces the stream": no_residual,
+            "the normed stream is added to, not the stream itself": adds_normed,
+            "the MLP reads the stream without its norm": lambda x, norm_1, attention, norm_2, mlp: block_order(
+                x, norm_1, attention, lambda y: y, mlp
+            ),
+        },
+        praise="This is the order of GPT-2 and of Llama 2.",
+    ),
+    Exercise(
+        "with_temperature",
+        reference=lambda logits, t: next_token_probabilities(logits, temperature=t),
+        cases=logit_cases,
+        mistakes={
+            "the logits are multiplied by the temperature, not divided": lambda logits, t: torch.softmax(
+                logits * t, -1
+            ),
+            "the temperature has no effect: divide the logits by it, not the probabilities": lambda logits, t: (
+                torch.softmax(logits, -1) / t / (torch.softmax(logits, -1) / t).sum(-1, keepdim=True)
+            ),
+            "not stable: exp overflows for large logits; subtract the maximum first": lambda logits, t: (
+                (logits / t).exp() / (logits / t).exp().sum(-1, keepdim=True)
+            ),
+        },
+    ),
+    Exercise(
+        "top_k",
+        reference=top_k,
+        cases=top_k_cases,
+        mistakes={
+            "what is left does not sum to one: divide it by its sum": cut,
+            "these are the k least likely tokens": lambda probabilities, k: F.normalize(
+                probabilities * (probabilities <= probabilities.sort(dim=-1).values[..., k - 1, None]), 1, -1
+            ),
+            "one token too many is kept: k, not k + 1": lambda probabilities, k: top_k(
+                probabilities, min(k + 1, probabilities.shape[-1])
+            ),
+        },
+    ),
+    Exercise(
+        "top_p",
+        reference=top_p,
+        cases=top_p_cases,
+        mistakes={
+            "the token that reaches p is missing: the sum of those kept must be at least p": one_too_few,
+            "this keeps tokens that are likelier than p; p is a sum over the likeliest tokens": above_threshold,
+            "what is left does not sum to one: divide it by its sum": lambda probabilities, p: cut(
+                probabilities, nucleus_size(probabilities, p)
+            ),
+        },
+    ),
+    Exercise(
+        "whole_model",
+        reference=library_model,
+        cases=model_cases,
+        tolerance=1e-4,
+        mistakes={
+            "queries and keys are not turned by their positions": with_config(positions="none"),
+            "the causal mask is missing: every position sees the later ones": with_config(causal=False),
+            "the scores are not divided by √d_k": with_config(scale_scores=False),
+            "the scores are divided by √d_model; each head divides by its own √d_k": with_weights(divided_by_width),
+            "nothing is added to the stream: x + sublayer(norm(x))": with_config(residual=False),
+            "the final norm before the unembedding is missing": no_final_norm,
+            "every layer runs with the weights of block 0": with_weights(one_block_for_all),
+        },
+        praise="Your own functions give the logits of two small models and of the toy.",
+    ),
+]
