@@ -87,6 +87,13 @@ def gradient_profile(
     return Profile(gradients, torch.tensor(weights), every.square().mean((1, 2, 3)).sqrt(), alike(every), loss.item())
 
 
+def average(profiles) -> Profile:
+    """One profile out of several of the same depth: the geometric mean of each length, the mean of the likeness."""
+    stream, weights, size, likeness, losses = zip(*profiles, strict=True)
+    lengths = [torch.stack(parts).log().mean(dim=0).exp() for parts in (stream, weights, size)]
+    return Profile(*lengths, torch.stack(likeness).mean(dim=0), sum(losses) / len(losses))
+
+
 def wired(blocks, pre_norm: bool, residual: bool) -> list[nn.Module]:
     """The same blocks, weights shared, with the norm before or after and with or without the add."""
     twins = [copy.copy(block) for block in blocks]

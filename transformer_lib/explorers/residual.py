@@ -75,11 +75,11 @@ def gradient_lab() -> Explorer:
         def update(depth, position, residual, start, seed):
             profile = _profile(depth, position, residual, start, seed)
             lab.set(profile, position == "post")
-            ratio = float(profile.weights[0] / profile.weights[-1]) if profile.weights[-1] else math.nan
+            first, last = profile.weights[0], profile.weights[-1]
             return (
-                f"{depth} blocks, {position}-norm, residual {'on' if residual else 'off'}: gradient "
-                f"{profile.weights[0]:.1g} at the first block, {profile.weights[-1]:.1g} at the last (ratio {ratio:.1g}). Positions "
-                f"alike {profile.alike[-1]:.3f}, stream's size {profile.size[-1]:.2g}."
+                f"{depth} blocks, {position}-norm, residual {'on' if residual else 'off'}: gradient {first:.1g} at the "
+                f"first block, {last:.1g} at the last. Positions alike {profile.alike[-1]:.3f}, stream's size "
+                f"{profile.size[-1]:.2g}."
             )
 
         return update

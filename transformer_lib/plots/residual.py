@@ -38,10 +38,17 @@ def written(lengths, names, tokens) -> Figure:
     largest = lengths.max()
     for row, (name, values) in enumerate(zip(names, lengths, strict=True)):
         ax.axhline(row, color="#EEEEEE", lw=1, zorder=0)
-        ax.scatter(range(len(tokens)), [row] * len(tokens), s=2200 * values / largest, color=colour_of(name), lw=0)
+        ax.scatter(
+            range(len(tokens)),
+            [row] * len(tokens),
+            s=1150 * values / largest,
+            color=colour_of(name),
+            lw=0,
+            clip_on=False,
+        )
     token_ticks(ax, tokens, "x")
     ax.set_yticks(range(len(names)), names)
-    ax.set(xlim=(-0.6, len(tokens) - 0.4), ylim=(-0.8, len(names) - 0.1))
+    ax.set(xlim=(-0.6, len(tokens) - 0.4), ylim=(-0.8, len(names) - 0.3))
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     return fig
@@ -58,7 +65,7 @@ def tiny_vectors(sizes, curves: dict) -> Figure:
     ax.text(0.024, 0.06, "streams of real models", color="#555555")
     ax.set(xscale="log", xlabel="standard deviation before the norm", ylabel="after the norm", ylim=(0, 1.2),
            xlim=(sizes[0], sizes[-1]))  # fmt: skip
-    ax.legend(loc="upper left")
+    ax.legend(loc="center right")
     return fig
 
 
@@ -95,7 +102,7 @@ def schedule(rates, warmup: int, rising, falling) -> Figure:
     ax.plot(steps, rates, color=COLOURS["blue"], lw=2.6)
     ax.plot([warmup], [max(rates)], "o", color=COLOURS["red"], ms=9)
     ax.annotate(f"step {warmup:,}: {max(rates):.1e}", (warmup, max(rates)), (10, 4), textcoords="offset points")
-    ax.text(steps[-1] * 0.6, falling[int(steps[-1] * 0.6)] * 1.14, "∝ step^−0.5")
+    ax.text(steps[-1] * 0.6, falling[int(steps[-1] * 0.6)] * 1.14, "∝ 1 / √step")
     ax.text(warmup * 0.62, max(rates) * 0.2, "∝ step")
     ax.set(xlabel="step", ylabel="learning rate", xlim=(0, steps[-1]), ylim=(0, top))
     ax.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
@@ -111,7 +118,7 @@ def trained(runs: dict, level: float, words: str, warmup: int, width: int = 8) -
     n = len(next(iter(runs.values())))
     ax.text(n, level + 0.06, words, ha="right", va="bottom", color="#444444")
     ax.axvspan(0, warmup, color="#F1F1F1", lw=0, zorder=0)
-    ax.text(warmup - 1, 0.12, "warm-up of the dashed run", ha="right", color="#555555")
+    ax.text(warmup - 1, 7.0, "warm-up of the dashed run", ha="right", va="center", color="#555555")
     for name, losses in runs.items():
         smooth = np.convolve(losses, np.ones(width) / width, mode="valid")
         ax.plot(np.arange(width, n + 1), smooth, label=name, **style_of(name))
@@ -147,7 +154,7 @@ def sizes(pre, post, tokens, before, after) -> Figure:
     right.bar(places - 0.2, before, width=0.4, color=COLOURS["grey"], label="stream at the top")
     right.bar(places + 0.2, after, width=0.4, color=COLOURS["blue"], label="÷ its root mean square")
     token_ticks(right, tokens, "x")
-    right.set(title="your toy", ylim=(0, 1.28 * max(before)))
+    right.set(title="your toy", ylim=(0, 1.55 * max(before)))
     right.legend(loc="upper left")
     return fig
 

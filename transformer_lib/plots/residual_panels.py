@@ -66,11 +66,11 @@ class GradientLab:
         depth = len(profile.weights)
         self.before.set_data(*self.weights.get_data())
         self.alike_before.set_data(*self.alike.get_data())
-        self.weights.set_data(range(1, depth + 1), np.maximum(profile.weights, LEAST))
+        self.weights.set_data(range(1, depth + 1), profile.weights.clamp(min=LEAST))
         self.weights.set_color(COLOURS["red" if post else "blue"])
-        self.stream.set_data(range(depth + 1), np.maximum(profile.stream, LEAST))
+        self.stream.set_data(range(depth + 1), profile.stream.clamp(min=LEAST))
         self.alike.set_data(range(depth + 1), profile.alike)
-        self.size.set_data(range(depth + 1), np.maximum(profile.size, LEAST))
+        self.size.set_data(range(depth + 1), profile.size.clamp(min=LEAST))
 
 
 class NextWords:

@@ -1,4 +1,4 @@
-"""Exercises of notebook 06: the two norms, a pre-norm step, the paper's learning rate, and the logit lens."""
+"""Exercises of notebook 06: the two norms, a pre-norm step, and the logit lens."""
 
 import torch
 import torch.nn.functional as F
@@ -44,15 +44,6 @@ def step_cases(rng):
             lambda x: F.rms_norm(x, x.shape[-1:], eps=1e-5),
             lambda x, matrix=matrix: torch.relu(x @ matrix) + 0.1 * x,
         )
-
-
-def rate_cases(rng):
-    yield from ((step, 512, 4000) for step in (1, 7, 3999, 4000, 4001, 90_000))
-    yield from ((3, 64, 10), (25, 64, 10))
-
-
-def rate(step, d_model, warmup):
-    return d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
 
 
 def lens_cases(rng):
@@ -125,25 +116,6 @@ EXERCISES = [
             ),
         },
         praise="Two such steps are a block.",
-    ),
-    Exercise(
-        "paper_rate",
-        reference=rate,
-        cases=rate_cases,
-        mistakes={
-            "take the smaller of the two, not the larger": lambda step, d_model, warmup: (
-                d_model**-0.5 * max(step**-0.5, step * warmup**-1.5)
-            ),
-            "the factor d_model^−0.5 is missing": lambda step, d_model, warmup: rate(step, 1, warmup),
-            "d_model is to the power −0.5, so a wider model learns more slowly": lambda step, d_model, warmup: (
-                d_model * rate(step, d_model, warmup)
-            ),
-            "warmup is to the power −1.5: the branches meet at step = warmup": lambda step, d_model, warmup: (
-                d_model**-0.5 * min(step**-0.5, step * warmup**-0.5)
-            ),
-        },
-        tolerance=1e-9,
-        praise="Straight up for `warmup` steps, then down with the root of the step.",
     ),
     Exercise(
         "logit_lens",
