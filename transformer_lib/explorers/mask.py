@@ -144,7 +144,7 @@ def look_ahead(model, tokenizer, text: str) -> HtmlExplorer:
         before = float(moved[:at].max()) if at else 0.0
         told = "stay bit for bit" if before == 0 else f"move by up to {before:.2g}: they see their future"
         subject = f"The {at} positions before it {told}" if at else "No position stands before it"
-        summary = f"Token {at} becomes {name}, {way}. {subject}.{note}"
+        summary = f"Token {at} ({tokens[at]}) becomes {name}, {way}. {subject}.{note}"
         return change_drawing(tokens, moved.tolist(), at, name), summary
 
     controls = {
