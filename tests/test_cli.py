@@ -25,9 +25,9 @@ def command(*arguments: str, **options) -> subprocess.CompletedProcess:
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """An empty working folder, with a text of 1,500 characters in it."""
+    """An empty working folder, with a text of 1,100 characters in it."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.txt").write_text(corpus.pydoc_text()[:1500])
+    (tmp_path / "mine.txt").write_text(corpus.pydoc_text()[:1100])
     return tmp_path
 
 
@@ -127,7 +127,7 @@ def test_a_context_longer_than_the_text_is_refused_or_shortened_aloud(here, caps
         (["generate", "--model", "nowhere"], "nowhere"),
         (["count", "gpt-5"], "no preset 'gpt-5'; choose one of"),
         (["count", "toy", "depth=3"], "'depth=3' is no FIELD=VALUE"),
-        (["count", "toy", "n_heads=7"], "n_heads=7"),
+        (["count", "llama2-7b", "n_heads=7"], "n_heads=7"),
     ],
 )
 def test_bad_requests(here, capsys, arguments, message):

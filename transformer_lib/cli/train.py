@@ -35,7 +35,11 @@ def run(options) -> int:
 def train_stories(options) -> None:
     """The toy; with any option changed, a relative of it in a folder of its own."""
     context, base = options.context or toy.CONTEXT, toy.CONFIG
-    base = base.replace(vocab_size=options.vocabulary or base.vocab_size, max_seq_len=max(base.max_seq_len, context))
+    longest = max(base.max_seq_len, context)
+    if options.vocabulary:  # a small vocabulary cuts a story into more tokens; with RoPE, room for them costs nothing
+        base = base.replace(vocab_size=options.vocabulary)
+        longest = max(longest, 2 * base.max_seq_len)
+    base = base.replace(max_seq_len=longest)
     config, training = config_of(options, base), training_of(options, toy.TRAINING)
     is_the_toy = (config, training, context) == (toy.CONFIG, toy.TRAINING, toy.CONTEXT)
     out = Path(options.out) if options.out else toy.toy_folder() if is_the_toy else Path("runs", "stories")
@@ -78,7 +82,10 @@ def train_text(options) -> None:
 def config_of(options, base: TransformerConfig) -> TransformerConfig:
     """`base` with what the options change."""
     chosen = {"d_model": options.width, "n_layers": options.layers, "n_heads": options.heads}
-    return base.replace(**{name: value for name, value in chosen.items() if value is not None})
+    changes = {name: value for name, value in chosen.items() if value is not None}
+    if changes.keys() & {"d_model", "n_heads"}:
+        changes["head_dim"] = None  # the toy's own belongs to its own width: another width is shared by its heads
+    return base.replace(**changes)
 
 
 def training_of(options, base: TrainConfig) -> TrainConfig:
