@@ -226,7 +226,7 @@ def meters(drawing: Drawing, cfg, trace: Trace, pieces, step: int, cached: bool,
         words = f"{'with' if way else 'without'}: {in_units(costs[way], 1000, FLOPS)}"
         drawing.text(x, y + 26, words, anchor="start", bold=chosen)
     times = costs["sums"][False] / costs["sums"][True]
-    drawing.text(x, TOP + 152, f"so far: {times:.1f} × the work", anchor="start")
+    drawing.text(x, TOP + 152, f"until now: {times:.1f} × without", anchor="start")
     used = (costs["read"], costs["written"], costs["read"] + costs["written"]) if cached else (0, 0, 0)
     drawing.text(x, TOP + 184, "cache", anchor="start", bold=True)
     for k, (word, amount) in enumerate(zip(("read", "written", "holds then"), used, strict=True)):

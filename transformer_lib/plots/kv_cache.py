@@ -195,7 +195,7 @@ def quality(live: dict, stored: list) -> Figure:
     right.set(title="on fresh stories", xlabel="bytes of cache per token", ylabel="loss (nats per token)")
     right.set_xlim(0, 1.15 * max(row[1] for row in stored))
     low, high = min(row[3] for row in stored), max(row[4] for row in stored)
-    middle, half = (low + high) / 2, max(0.7 * (high - low), 0.15)  # a small difference must look small
+    middle, half = (low + high) / 2, max(0.7 * (high - low), 0.3)  # a small difference must look small
     right.set_ylim(middle - half, middle + half)
     return fig
 
