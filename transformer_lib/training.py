@@ -180,12 +180,12 @@ def train(
         if history.step == config.steps:
             return history
         history.threads = config.threads or (history.threads if history.step else choose_threads(run.size))
+        run.announce(device, progress)  # before the bar, which would share its line
         with (
             using_threads(history.threads),
             interruptible() as interrupted,
             progress_bar(history, config.steps, progress) as shown,
         ):
-            run.announce(device, progress)
             model.train()
             while history.step < config.steps:
                 one_step(model, optimizer, batches, loss_fn, config, history, device)
