@@ -28,6 +28,7 @@ from transformer_lib.model import Transformer
 from transformer_lib.recording import record
 from transformer_lib.tokenizer import Tokenizer
 
+LEAST, TIMES = 0.3, 3  # a job names a head that scores at least this, and so many times chance and the untrained best
 ROWS_AT_A_TIME = 25  # attention weights of all layers and heads are kept while they are scored
 
 
@@ -55,6 +56,16 @@ class Scores(NamedTuple):
         """(score, layer, head) of the highest score."""
         layer, head = divmod(int(self.by_head.argmax()), self.by_head.shape[1])
         return float(self.by_head[layer, head]), layer, head
+
+
+def named_heads(trained: dict[str, Scores], untrained: dict[str, Scores]) -> dict[tuple[int, int], list[str]]:
+    """{(layer, head): its jobs}: only jobs scored `LEAST` or more, and `TIMES` chance and the untrained best."""
+    names: dict[tuple[int, int], list[str]] = {}
+    for job, scores in trained.items():
+        least = max(LEAST, TIMES * scores.chance, TIMES * untrained[job].best[0])
+        for layer, head in (scores.by_head >= least).nonzero().tolist():
+            names.setdefault((layer, head), []).append(job)
+    return names
 
 
 def story_scores(model: Transformer, tokenizer: Tokenizer, stories: list[Story]) -> dict[str, Scores]:

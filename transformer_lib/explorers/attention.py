@@ -201,4 +201,4 @@ def draw_cells(drawing, weights, names, row, place, high) -> None:
     for y in (top, top + high):
         drawing.line(left - 1, y, left + n * wide, y, COLOURS["red"], 2.5)
     for j in range(0, n, math.ceil(22 / wide)):  # room for a number of two digits
-        drawing.text(left + (j + 0.5) * wide, 40, j)
+        drawing.text(left + (j + 0.5) * wide, place[0] - high / 2 - 12, j)
