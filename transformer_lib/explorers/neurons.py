@@ -32,11 +32,12 @@ def neuron_browser(model, tokenizer, found: Moments, text: str) -> HtmlExplorer:
     def look(typed: str):
         with torch.no_grad(), record(model) as seen:
             model(torch.tensor([tokenizer.encode(typed)[:LONGEST]]))
-        return tokenizer.pieces(typed)[:LONGEST], [seen[f"blocks.{i}.mlp.hidden"][0] for i in layers]
+        pieces = tokenizer.pieces(typed)
+        return pieces[:LONGEST], [seen[f"blocks.{i}.mlp.hidden"][0] for i in layers], cut_note(len(pieces))
 
     def draw(sentence, layer, rank, sign):
         typed, note = clip_text(sentence, instead=text)
-        tokens, hidden = look(typed)
+        tokens, hidden, cut = look(typed)
         neuron, side = int(order[layer][rank - 1]), 1 if sign == "positive" else -1
         moments = distinct(found, layer, neuron, side)
         effect = side * raised[layer][:, neuron]  # (V,)
@@ -52,7 +53,7 @@ def neuron_browser(model, tokenizer, found: Moments, text: str) -> HtmlExplorer:
             f"Layer {layer}, neuron {neuron}, number {rank} of {len(order[layer])} by loudness, {sign} side: it "
             f"promotes {', '.join(words(int(i)) for i in best.indices[:3])}. At {sum(follows)} of these "
             f"{len(moments)} moments the next token is among the {PROMOTED} it promotes most. On your text it is "
-            f"strongest at {readable(tokens[peak])} ({float(mine[peak]):.1f}).{note}"
+            f"strongest at {readable(tokens[peak])} ({float(mine[peak]):.1f}).{note or cut}"
         )
         return drawing, summary.replace("(-", "(−")
 
@@ -64,6 +65,10 @@ def neuron_browser(model, tokenizer, found: Moments, text: str) -> HtmlExplorer:
     }
     title = "One neuron: what excites it, and what it says comes next"
     return HtmlExplorer(draw, controls, title=title, name="neuron_browser")
+
+
+def cut_note(n_tokens: int) -> str:
+    return f" (only the first {LONGEST} of {n_tokens} tokens are drawn)" if n_tokens > LONGEST else ""
 
 
 def distinct(found: Moments, layer: int, neuron: int, side: int) -> list[tuple[float, int]]:
@@ -162,7 +167,8 @@ def knock_out(model, tokenizer, found: Moments, text: str) -> HtmlExplorer:
 
     def draw(sentence, layer, count, first):
         typed, note = clip_text(sentence, instead=text)
-        ids = torch.tensor([[*tokenizer.encode("\n"), *tokenizer.encode(typed)][: LONGEST + 1]])  # (1, T)
+        full = tokenizer.encode(typed)
+        ids = torch.tensor([[*tokenizer.encode("\n"), *full[:LONGEST]]])  # (1, T)
         chosen = order[layer][:count] if first == "loudest" else order[layer][d_ff - count :]
         before, guess = run(ids, {})
         after, guess_after = run(ids, {f"blocks.{layer}.mlp.hidden": silence(chosen)})
@@ -178,7 +184,7 @@ def knock_out(model, tokenizer, found: Moments, text: str) -> HtmlExplorer:
         summary = (
             f"Layer {layer}: {count} of {d_ff} neurons silenced, {first} first. Mean loss on this text "
             f"{mean(before):.2f} → {mean(after):.2f} nats per token; changed most: {tokens[worst]} "
-            f"({before[worst]:.2f} → {after[worst]:.2f}).{note}"
+            f"({before[worst]:.2f} → {after[worst]:.2f}).{note or cut_note(len(full))}"
         )
         return drawing, summary
 

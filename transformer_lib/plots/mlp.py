@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from transformer_lib.plots.style import COLOURS, new_figure
-from transformer_lib.plots.tokens import heat
+from transformer_lib.plots.tokens import heat, token_ticks
 
 MATRIX = {"attention": COLOURS["blue"], "mlp": COLOURS["red"], "gate": COLOURS["orange"]}
 KNOCKED = {"MLP": COLOURS["red"], "attention": COLOURS["blue"]}
@@ -13,27 +13,29 @@ KNOCKED = {"MLP": COLOURS["red"], "attention": COLOURS["blue"]}
 
 def four_cases(x, hidden, y, names: dict) -> Figure:
     """An MLP in three steps. x: (N, d_in), hidden: (N, d_ff), y: (N, d_out); names: {"x", "hidden", "y"} of columns."""
-    fig = new_figure(8.0, 3.1)
+    fig = new_figure(8.0, 2.7)
     axes = fig.subplots(1, 3, width_ratios=(x.shape[1], hidden.shape[1], y.shape[1]))
-    cases = [f"case {i + 1}" for i in range(len(x))]
     limit = float(np.abs(np.concatenate([x, hidden, y], axis=1)).max())
     for ax, matrix, key, title in zip(
         axes, (x, hidden, y), names, ("input", "hidden, after ReLU", "output"), strict=True
     ):
-        heat(ax, matrix, cases if key == "x" else [""] * len(x), names[key], title=title, numbers=".0f",
-             limits=(-limit, limit), diverging=True)  # fmt: skip
+        heat(ax, matrix, title=title, numbers=".0f", limits=(-limit, limit), diverging=True)
+        ax.set_xticks(range(matrix.shape[1]), names[key])
+        ax.set_yticks(range(len(x)), [f"case {i + 1}" for i in range(len(x))] if key == "x" else [""] * len(x))
     return fig
 
 
-def who_moves(attention, mlp) -> Figure:
+def who_moves(attention, mlp, tokens) -> Figure:
     """Which outputs change when one input changes. Each (T, T): row = output position, column = changed position."""
-    fig = new_figure(8.0, 3.7)
+    fig = new_figure(8.0, 4.1)
     axes = fig.subplots(1, 2, sharey=True)
     for ax, matrix, name in zip(axes, (attention, mlp), ("attention", "MLP"), strict=True):
-        drawn = heat(ax, np.asarray(matrix) / np.max(matrix), title=name, xlabel="position that was changed",
+        drawn = heat(ax, np.asarray(matrix) / np.max(matrix), title=name, xlabel="input that was changed",
                      numbers=False, limits=(0, 1))  # fmt: skip
-        ax.set(aspect="equal", xticks=range(len(matrix)), yticks=range(len(matrix)))
-    axes[0].set_ylabel("position of the output")
+        ax.set(aspect="equal")
+        token_ticks(ax, tokens, "x")
+    token_ticks(axes[0], tokens, "y")
+    axes[0].set_ylabel("output of this position")
     fig.colorbar(drawn.image, ax=axes, label="change of the output (largest = 1)", pad=0.02)
     return fig
 
@@ -54,7 +56,7 @@ def curves(x, functions: dict, slopes: dict) -> Figure:
 
 def to_scale(d: int, narrow: int) -> Figure:
     """The matrices of a block's attention and of three MLPs, drawn to one scale. narrow: the cut width for SwiGLU."""
-    fig = new_figure(8.0, 3.3)
+    fig = new_figure(8.0, 3.0)
     ax = fig.subplots()
     wide, gap, y = 4 * d, 0.16 * d, 0.0
     stacks = (
@@ -68,7 +70,8 @@ def to_scale(d: int, narrow: int) -> Figure:
         x = 0.0
         for name, width, kind in matrices:
             ax.add_patch(Rectangle((x, y), width, d, fc=MATRIX[kind], alpha=0.75, ec="white"))
-            ax.text(x + width / 2, y + d / 2, name, ha="center", va="center", color="white", weight="bold")
+            ax.text(x + width / 2, y + d / 2, name, ha="center", va="center", weight="bold",
+                    color=COLOURS["black"] if kind == "gate" else "white")  # fmt: skip
             x += width + gap
         ax.text(-2 * gap, y + d / 2, words, ha="right", va="center")
         y += 1.45 * d
