@@ -185,7 +185,7 @@ def similar_rows(model, before, tokenizer, word: str = " fox") -> HtmlExplorer:
 def _piece(tokenizer, i: int) -> str:
     """The readable letters of a token; a byte that is no text alone has none."""
     text = tokenizer.decode([i])
-    return "(a byte)" if text in ("", "\ufffd") else readable(text)
+    return readable(text) if text == "\n" or (text.isprintable() and text not in ("", "\ufffd")) else "(a byte)"
 
 
 def _bar(drawing: Drawing, left: float, y: float, word: str, value: float) -> None:

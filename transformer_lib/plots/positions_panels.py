@@ -15,7 +15,8 @@ class Clock:
     """One dial with the hands of a query and a key, their ghosts before both moved, and the angle between them."""
 
     def __init__(self, ax):
-        dial(ax, "pair")
+        dial(ax)
+        ax.set_title("pair", loc="center")  # room for the words
         self.ax = ax
         (self.wedge,) = ax.fill([0, 0, 0], [0, 0, 0], color="#DDDDDD", zorder=0)
         self.ghosts = [ax.plot([], [], color=c, lw=1.4, ls=(0, (2, 2)), alpha=0.8)[0] for c in (QUERY, KEY)]
@@ -27,7 +28,7 @@ class Clock:
 
     def set(self, query, key, old_query, old_key, title: str) -> None:
         """Each (2,): the hands now, and before both moved."""
-        self.ax.set_title(title)
+        self.ax.set_title(title, loc="center")
         for line, tip in zip((*self.hands, *self.ghosts), (key, query, old_query, old_key), strict=True):
             line.set_data([0, tip[0]], [0, tip[1]])
         start = np.arctan2(key[1], key[0])
@@ -61,7 +62,7 @@ class RopeClock:
     def set(self, q, k, old_q, old_k, degrees, scores, distance: int) -> None:
         """q, k and where they were: (pairs, 2); degrees: how far each pair turns per token; scores: per distance."""
         for i, (clock, *tips) in enumerate(zip(self.clocks, q, k, old_q, old_k, strict=True)):
-            clock.set(*tips, title=f"pair {i}: {degrees[i]:.2g}° per token")
+            clock.set(*tips, title=f"pair {i}: {degrees[i]:.2g}°/token")
         parts = (q * k).sum(axis=1)
         for bar, height in zip(self.bars, [*parts, parts.sum()], strict=True):
             bar.set_height(height)

@@ -35,18 +35,20 @@ def look_up(table, ids, pieces) -> Figure:
     table = np.asarray(table)
     limit = 2.5 * float(table.std())
     fig = new_figure(8.0, 4.2)
-    left, right = fig.subplots(1, 2, width_ratios=(1, 1.7))
+    fig.get_layout_engine().set(wspace=0.16)  # room for the lines
+    left, right = fig.subplots(1, 2, width_ratios=(1, 2.1))
     left.imshow(table, cmap=DIVERGING, vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
     left.set(title=f"the table {table.shape}", xlabel="component", ylabel="token id = number of the row", xticks=[])
-    names = [f"{readable(piece)}  {i}" for i, piece in zip(ids, pieces, strict=True)]
-    heat(right, table[ids], names, title=f"X {table[ids].shape}: one row per token", limits=(-limit, limit),
+    heat(right, table[ids], title=f"X {table[ids].shape}: one row per token", limits=(-limit, limit),
          diverging=True, numbers=False, xlabel="component", colorbar="value")  # fmt: skip
+    names = [f"{readable(piece)}  {i}" for i, piece in zip(ids, pieces, strict=True)]
+    right.set_yticks(range(len(ids)), names, parse_math=False)
     edge = table.shape[1] - 0.5
     for row, i in enumerate(ids):
         colour = COLOURS["black"]
         left.plot([-0.5, edge], [i, i], color=colour, lw=1.2)
-        ends = {"xyA": (edge, i), "xyB": (-0.34, 1 - (row + 0.5) / len(ids))}
-        line = ConnectionPatch(**ends, coordsA=left.transData, coordsB=right.transAxes, color=colour, lw=0.8, alpha=0.6)
+        ends = {"xyA": (edge, i), "xyB": (-0.335, 1 - (row + 0.5) / len(ids))}
+        line = ConnectionPatch(**ends, coordsA=left.transData, coordsB=right.transAxes, color=colour, lw=0.9, alpha=0.7)
         fig.add_artist(line)
     left.set_xlim(-0.5, edge)
     return fig
@@ -59,13 +61,15 @@ def row_gradients(separate, shared, read) -> Figure:
     """
     fig = new_figure(8.0, 3.6)
     axes = fig.subplots(2, 1, sharex=True)
+    separate, shared, read = np.asarray(separate), np.asarray(shared), np.asarray(read)
+    floor, top = shared[shared > 0].min() / 3, max(separate.max(), shared.max())
     words = ("a table that is only looked up", "one table for look-up and logits, as in the toy")
     for ax, lengths, title in zip(axes, (separate, shared), words, strict=True):
-        lengths = np.asarray(lengths)
-        ax.vlines(np.arange(len(lengths)), 0, lengths, color="#9DB8CC", lw=0.9)
-        ax.vlines(read, 0, lengths[read], color=COLOURS["red"], lw=2.2)
+        ax.vlines(np.flatnonzero(lengths), floor, lengths[lengths > 0], color="#7FA3BE", lw=0.9)
+        ax.vlines(read, floor, lengths[read], color=COLOURS["red"], lw=2.4)
         ax.set(title=f"{title}: {int((lengths > 0).sum()):,} of {len(lengths):,} rows move", ylabel="gradient")
-        ax.set(xlim=(-6, len(lengths) + 5), ylim=(0, lengths.max() * 1.1), yticks=[0])
+        ax.set(xlim=(-6, len(lengths) + 5), yscale="log", ylim=(floor, 3 * top))
+        ax.minorticks_off()
     axes[1].set_xlabel("token id = number of the row (red: the tokens that were read)")
     return fig
 
