@@ -44,10 +44,10 @@ def neuron_browser(model, tokenizer, found: Moments, text: str) -> HtmlExplorer:
         best = effect.topk(PROMOTED)
         follows = [int(found.following[n]) in best.indices.tolist() for _, n in moments]
         mine = hidden[layer][:, neuron]  # (T,)
-        drawing = Drawing(800, 408)
+        drawing = Drawing(800, 0)  # as high as the sentence makes it
         draw_moments(drawing, found, moments, follows, words)
         draw_promoted(drawing, [words(int(i)) for i in best.indices[:SHOWN]], best.values[:SHOWN].tolist())
-        draw_sentence(drawing, tokens, mine.tolist(), largest(moments, mine))
+        drawing.height = draw_sentence(drawing, tokens, mine.tolist(), largest(moments, mine))
         peak = int(mine.abs().argmax())
         summary = (
             f"Layer {layer}, neuron {neuron}, number {rank} of {len(order[layer])} by loudness, {sign} side: it "
@@ -128,8 +128,8 @@ def draw_promoted(drawing, names, logits) -> None:
                      hover=f"{name}: logit +{logit:.2f} per unit of activation, norm aside")  # fmt: skip
 
 
-def draw_sentence(drawing, tokens, activations, top) -> None:
-    """Below: the learner's tokens in rows, coloured by the activation."""
+def draw_sentence(drawing, tokens, activations, top) -> float:
+    """Below: the learner's tokens in rows, coloured by the activation. Returns where they end."""
     drawing.text(8, 306, "on your sentence", anchor="start", bold=True)
     x, y = 8.0, 322.0
     for token, value in zip(tokens, activations, strict=True):
@@ -140,6 +140,7 @@ def draw_sentence(drawing, tokens, activations, top) -> None:
         drawing.rect(x, y, width, 26, fill=tint(value / top), stroke="#BBBBBB", radius=4, hover=f"{name}: {value:.2f}")
         drawing.text(x + width / 2, y + 13, name)
         x += width + 4
+    return y + 34
 
 
 def silence(columns: torch.Tensor):
