@@ -97,9 +97,8 @@ def atlas_drawing(maps, names, row: int, which, before, after, jobs) -> Drawing:
             label = f"layer {layer}, head {head}"
             own = jobs.get((layer, head), [])
             draw_strip(drawing, maps[layer, head, row], names, row, y, wide, label)
-            words = label + (f" · {', '.join(own)}" if own else "")
-            if after is not None and (layer, head) == which:
-                words += " · knocked out"
+            out = "✗ " if after is not None and (layer, head) == which else ""
+            words = f"{out}{label}" + (f" · {', '.join(own[:3])}" if own else "") + (" …" if own[3:] else "")
             drawing.text(LEFT - 8, y + STRIP / 2, words, anchor="end", bold=(layer, head) == which,
                          colour=COLOURS["red"] if (layer, head) == which else COLOURS["black"])  # fmt: skip
     place = [top + 52 + (i + 0.5) * high for i in range(n)]
