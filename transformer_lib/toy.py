@@ -6,6 +6,29 @@ It is kept in a folder of its own and found there the next time: `checkpoints/` 
 user's cache folder otherwise, or wherever the environment variable TRANSFORMER_CHECKPOINTS says. The folder's name
 holds a digest of the recipe, the corpus included, so that a changed recipe is trained anew.
 `python -m transformer_lib.toy` trains it if it is missing.
+
+How the recipe was found. Loss in nats per token on fresh stories, whose own entropy is 0.418; "name" is how often the
+first piece of a name that was mentioned before is the model's first guess. About 2 million tokens each, one thread.
+
+| what was tried (2 layers, context 128, batch 8, cosine, weight decay 0.1)              | loss | name |
+|----------------------------------------------------------------------------------------|------|------|
+| width 64, 4 heads of 16, initial std 0.02, beta2 0.95, context 256                       | 0.88 | 0.02 |
+| … initial std 0.1                                                                        | 0.81 | 0.35 |
+| … 4 heads of 32                                                                          | 0.80 | 0.28 |
+| … beta2 0.99: rare tokens make fewer random steps                                        | 0.70 | 0.40 |
+| … tied embeddings: copying a name is then close to the identity, learnt for all at once  | 0.63 | 0.61 |
+| **… learning rate 8e-3 instead of 6e-3, 2,000 steps instead of 1,800**                   | 0.58 | 0.74 |
+| the last with 4 heads of 16                                                              | 0.71 | 0.29 |
+| with batch 4 and twice the steps                                                         | 0.71 | 0.10 |
+| with a RoPE base of 1,000 / 100                                                          | 0.59 / 0.71 | 0.73 / 0.24 |
+| with the embeddings apart: width 128, 4 heads of 32, 1,000 steps (the same seconds)      | 0.79 | 0.02 |
+| with Muon for the matrices, batch 16, 1,050 steps (a quarter more seconds)               | 0.56 | 0.74 |
+
+The recipe on three seeds, 2,200 steps: loss 0.571, 0.566, 0.575 against an entropy of 0.417 on 100 other stories: 1.36
+to 1.38 times. Best head for each job (head_scores.py), on the three seeds / untrained / chance: earlier mention of the
+name 0.83–0.86 / 0.06 / 0.05; opening quotation mark 0.61–0.94 / 0.02 / 0.02; the pronoun's owner 0.46–0.49 / 0.09 /
+0.08; previous token 0.19–0.23 / 0.04 / 0.04, so no head deserves that name yet. The hero's name is kept in a story;
+*he* and *she* are still confused: right in 0.53–0.60 of the places where the owner decides.
 """
 
 from __future__ import annotations
