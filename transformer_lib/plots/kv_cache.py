@@ -52,7 +52,7 @@ def passes(prompt: int, new: int, lengths, with_cache, without) -> Figure:
     curve.plot(lengths, np.divide(without, 1e12), color=REPEATED, label="without")
     curve.plot(lengths, np.divide(with_cache, 1e12), color=CACHED, label="with the cache")
     curve.set(xscale="log", yscale="log", title="Llama 2 7B, total work", xlabel="tokens generated", ylabel="TFLOPs")
-    curve.legend(loc="upper left")
+    curve.legend(loc="lower right", handlelength=1.0, borderaxespad=0.1)
     return fig
 
 
