@@ -1,9 +1,8 @@
-"""Exercises of notebook 08: a block, three ways to sample, and a whole model out of the learner's own functions."""
+"""Exercises of notebook 08: a block, two ways to sample, and a whole model out of the learner's own functions."""
 
 import math
 
 import torch
-import torch.nn.functional as F
 
 from transformer_lib.config import TransformerConfig
 from transformer_lib.generation import next_token_probabilities
@@ -72,18 +71,9 @@ def logit_cases(rng):
     yield torch.tensor([1000.0, 999.0, 900.0]), 0.25
 
 
-def top_k_cases(rng):
-    for (*lead, v), k in (((6,), 2), ((3, 9), 4), ((5,), 5), ((7,), 1)):
-        yield torch.softmax(2 * torch.randn(*lead, v), dim=-1), k
-
-
 def top_p_cases(rng):
     for v, p in ((6, 0.6), (9, 0.9), (5, 0.2), (8, 0.75)):
         yield torch.softmax(1.5 * torch.randn(v), dim=-1), p
-
-
-def top_k(probabilities, k):
-    return next_token_probabilities(probabilities.log(), top_k=k)
 
 
 def top_p(probabilities, p):
@@ -198,20 +188,6 @@ EXERCISES = [
             ),
             "not stable: exp overflows for large logits; subtract the maximum first": lambda logits, t: (
                 (logits / t).exp() / (logits / t).exp().sum(-1, keepdim=True)
-            ),
-        },
-    ),
-    Exercise(
-        "top_k",
-        reference=top_k,
-        cases=top_k_cases,
-        mistakes={
-            "what is left does not sum to one: divide it by its sum": cut,
-            "these are the k least likely tokens": lambda probabilities, k: F.normalize(
-                probabilities * (probabilities <= probabilities.sort(dim=-1).values[..., k - 1, None]), 1, -1
-            ),
-            "one token too many is kept: k, not k + 1": lambda probabilities, k: top_k(
-                probabilities, min(k + 1, probabilities.shape[-1])
             ),
         },
     ),
