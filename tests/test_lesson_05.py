@@ -26,6 +26,7 @@ from transformer_lib.lessons import bugs
 from transformer_lib.lessons.exercises import registry
 from transformer_lib.plots import mask as plots
 from transformer_lib.plots.style import pixels
+from transformer_lib.relatives.masked_encoder import MaskedTransformer, fill_blank
 
 
 class Letters:
@@ -217,3 +218,16 @@ def test_the_learners_functions_make_a_causal_attention():
     mixed = registry()["masked_softmax"].reference(scores, mask) @ v
     expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     torch.testing.assert_close(mixed, expected)
+
+
+def test_a_blank_does_not_see_the_token_that_it_hides():
+    torch.manual_seed(0)
+    cfg = TransformerConfig(vocab_size=12, d_model=16, n_layers=2, n_heads=2, max_seq_len=9, causal=False)
+    encoder = MaskedTransformer(cfg).eval()
+    ids, at = torch.randint(11, (3, 7)), torch.tensor([0, 6, 3])
+    filled = fill_blank(encoder, ids, at)
+    assert filled.shape == (3, 11) and torch.allclose(filled.sum(dim=1), torch.ones(3))
+    other = ids.clone()
+    other[torch.arange(3), at] = (ids[torch.arange(3), at] + 1) % 11
+    assert torch.equal(fill_blank(encoder, other, at), filled)
+    assert not torch.equal(fill_blank(encoder, ids.roll(1, 1), at), filled)

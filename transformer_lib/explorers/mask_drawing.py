@@ -71,7 +71,7 @@ def draw_paths(drawing: Drawing, left: float, mask, needed, layers: int, query: 
     t = len(mask)
     wide, bottom = (792 - left) / t, TOP + t * CELL - 16
     head(drawing, left, "ways into the query", t, wide)
-    drawing.text(left + t * wide / 2, bottom + 18, "inputs, below; each row is a layer", size=13, colour="#555555")
+    drawing.text(left + t * wide / 2, bottom + 18, "bottom: inputs; a row per layer", size=13, colour="#555555")
     height = [bottom - n * (bottom - TOP - 14) / layers for n in range(layers + 1)]
     x = [left + (j + 0.5) * wide for j in range(t)]
     for n in range(layers):  # from row n up to row n + 1

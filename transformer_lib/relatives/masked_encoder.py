@@ -57,3 +57,11 @@ def masked_loss(
     """Cross-entropy at the chosen positions alone, in nats per chosen token: a scalar. ids: (B, T) int64."""
     corrupted, chosen = mask_tokens(ids, model.mask_id, share, keep, generator)
     return cross_entropy(model(corrupted, keep), ids, chosen)
+
+
+@torch.no_grad()
+def fill_blank(model: MaskedTransformer, ids: Tensor, at: Tensor) -> Tensor:
+    """Hide one token per row, at the places `at` (B,), and ask for it: probabilities (B, V - 1). ids: (B, T) int64."""
+    rows, hidden = torch.arange(len(ids), device=ids.device), ids.clone()
+    hidden[rows, at] = model.mask_id
+    return torch.softmax(model(hidden)[rows, at], dim=-1)  # (B, T, V - 1) -> (B, V - 1)
