@@ -36,7 +36,7 @@ def squares(ax: Axes, cells, colour: str) -> None:
 def passes(prompt: int, new: int, lengths, with_cache, without) -> Figure:
     """Which tokens every pass runs, without the cache and with it; and FLOPs of a whole generation, both ways."""
     fig = new_figure(8.0, 3.3)
-    axes = fig.subplots(1, 3, width_ratios=(1.25, 1.25, 1))
+    axes = fig.subplots(1, 3, width_ratios=(1.15, 1.15, 1))
     total = prompt + new
     grids = (("without the cache", lambda k: 0), ("with it", lambda k: 0 if k == 0 else prompt + k - 1))
     for ax, (title, first) in zip(axes, grids, strict=False):
@@ -49,10 +49,13 @@ def passes(prompt: int, new: int, lengths, with_cache, without) -> Figure:
                yticks=[0.5, 1.5, new + 0.5], yticklabels=["prefill", "1", f"{new}"])  # fmt: skip
     axes[0].set_ylabel("pass")
     curve = axes[2]
-    curve.plot(lengths, np.divide(without, 1e12), color=REPEATED, label="without")
-    curve.plot(lengths, np.divide(with_cache, 1e12), color=CACHED, label="with the cache")
-    curve.set(xscale="log", yscale="log", title="Llama 2 7B, total work", xlabel="tokens generated", ylabel="TFLOPs")
-    curve.legend(loc="lower right", handlelength=1.0, borderaxespad=0.1)
+    middle = len(lengths) // 2
+    lines = (without, REPEATED, "without", (-6, 2), "right"), (with_cache, CACHED, "with it", (4, -14), "left")
+    for work, colour, words, where, side in lines:
+        curve.plot(lengths, np.divide(work, 1e12), color=colour)
+        curve.annotate(words, (lengths[middle], work[middle] / 1e12), where, textcoords="offset points", ha=side,
+                       color=colour, weight="bold")  # fmt: skip
+    curve.set(xscale="log", yscale="log", title="Llama 2 7B", xlabel="tokens generated", ylabel="TFLOPs of all passes")
     return fig
 
 
