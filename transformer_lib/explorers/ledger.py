@@ -67,7 +67,7 @@ def stream_ledger(model, tokenizer, text: str) -> HtmlExplorer:
     controls = {
         "sentence": widgets.Text(text, description="your sentence"),
         "measure": widgets.ToggleButtons(options=[LENGTH, PUSH], value=PUSH, description="show"),
-        "row": widgets.IntSlider(LONGEST - 1, 0, LONGEST - 1, description="number of the token"),
+        "row": widgets.IntSlider(len(look(text)[0]) - 1, 0, LONGEST - 1, description="number of the token"),
     }
     return HtmlExplorer(draw, controls, title="Who wrote what, and what it would predict", name="stream_ledger")
 
