@@ -66,7 +66,7 @@ def stored_keys(model, ids):
     with record(model) as seen:
         model(ids)
     off = float((cache.keys[0] - seen["blocks.0.attention.k"]).abs().max())
-    return off < CLOSE, f"keys of layer 0, stored against recomputed: difference {off:.1g}"
+    return off < CLOSE, f"keys of layer 0, stored against recomputed: difference {off:.2g}"
 
 
 def sees_every_key(model, ids):
@@ -78,7 +78,7 @@ def sees_every_key(model, ids):
 
 def cached_is_recomputed(model, ids):
     off = float((one_by_one(model, ids)[0] - model(ids)).abs().max())
-    return off < CLOSE, f"logits, one by one against one pass: difference {off:.1g}"
+    return off < CLOSE, f"logits, one by one against one pass: difference {off:.2g}"
 
 
 CHECKS = {
