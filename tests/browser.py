@@ -33,9 +33,12 @@ IDLE = """() => { const w = window.jupyterapp?.shell.currentWidget;
 RAN = """() => { const w = window.jupyterapp.shell.currentWidget;
     return [...w.content.model.cells].filter(c => c.type === 'code' && c.sharedModel.source.trim())
         .every(c => c.executionCount !== null) && w.sessionContext.session.kernel.status === 'idle'; }"""
-ERRORS = """() => [...document.querySelectorAll("[data-mime-type='application/vnd.jupyter.stderr'], " +
+# A training run announces itself and shows its progress on stderr; anything else there is a fault.
+ERRORS = r"""() => [...document.querySelectorAll("[data-mime-type='application/vnd.jupyter.stderr'], " +
         "[data-mime-type='application/vnd.jupyter.error'], [role=alert]")]
-    .map(e => e.innerText.slice(0, 300)).filter(t => t.trim())
+    .map(e => e.innerText.split(/[\r\n]+/)
+        .filter(l => l.trim() && !/^Training [\d,]+ parameters |steps, [\d:?]+ left/.test(l)).join('\n').slice(0, 300))
+    .filter(t => t.trim())
     .concat([...document.querySelectorAll('.jp-OutputArea-output')].map(e => e.innerText)
         .filter(t => /Error displaying widget|Click to show javascript error|model not found/i.test(t))
         .map(t => t.slice(0, 300)))"""

@@ -41,9 +41,9 @@ def sampler(model, tokenizer, prompt: str) -> HtmlExplorer:
     controls = {
         "prompt": widgets.Text(prompt, description="prompt (Enter)"),
         "temperature": widgets.FloatSlider(0.7, min=0.0, max=3.0, step=0.1, description="temperature"),
-        "top_k": widgets.IntSlider(0, 0, 50, description="top-k (0: all)"),
-        "top_p": widgets.FloatSlider(0.9, min=0.05, max=1.0, step=0.05, description="top-p"),
         "seed": widgets.IntSlider(0, 0, 99, description="seed"),
+        "top_p": widgets.FloatSlider(0.9, min=0.05, max=1.0, step=0.05, description="top-p"),
+        "top_k": widgets.IntSlider(0, 0, 50, description="top-k (0: all)"),
     }
     return HtmlExplorer(draw, controls, title="What may come next, and what is drawn", name="sampler")
 
