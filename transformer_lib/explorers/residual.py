@@ -50,9 +50,9 @@ def norm_lab() -> Explorer:
         return update
 
     controls = {
-        "scale": widgets.FloatLogSlider(2.0, base=2, min=-14, max=1, step=0.5, description="x ×",
+        "scale": widgets.FloatLogSlider(2.0, base=2, min=-14, max=1, step=0.5, description="multiply by",
                                         readout_format=".3g"),
-        "shift": widgets.FloatSlider(2.5, min=-4, max=4, step=0.5, description="+ shift"),
+        "shift": widgets.FloatSlider(2.5, min=-4, max=4, step=0.5, description="then add"),
     }  # fmt: skip
     title = "LayerNorm forgets scale and shift, RMSNorm the scale alone"
     return Explorer(build, controls, title=title, name="norm_lab", figsize=(8, 3.2))
