@@ -162,8 +162,10 @@ def break_it(model, tokenizer, text: str, bugs: dict) -> Explorer:
         fig.set_layout_engine("none")
         picture, listed = NextWords(fig, shown), CheckList(fig, list(CHECKS))
 
+        @functools.lru_cache(maxsize=1)
         @torch.no_grad()
-        def update(bug, check, sentence):
+        def look(sentence):
+            """(ids (1, T), a note on what was left out, the right next words: names, ids and probabilities (V,))"""
             used, note = clip_text(sentence, instead=text)
             ids = torch.tensor([tokenizer.encode(used)])
             if ids.shape[1] < 2:
@@ -173,11 +175,16 @@ def break_it(model, tokenizer, text: str, bugs: dict) -> Explorer:
                 ids = ids[:, :LONGEST]
             right = model(ids)[0, -1].softmax(-1)  # (V,)
             best = right.topk(shown).indices
+            names = [readable((tokenizer.pieces(tokenizer.decode([i])) or ["?"])[-1]) for i in best.tolist()]
+            return ids, note, names, best, right
+
+        @torch.no_grad()
+        def update(bug, check, sentence):
+            ids, note, names, best, right = look(sentence)
             with bugs[bug]() if bug in bugs else contextlib.nullcontext():
                 passes, words = CHECKS[check](model, ids)
                 logits = model(ids)
             now, loss = logits[0, -1].softmax(-1), float(cross_entropy(logits[:, :-1], ids[:, 1:]))
-            names = [readable((tokenizer.pieces(tokenizer.decode([i])) or ["?"])[-1]) for i in best.tolist()]
             picture.set(names, right[best], now[best])
             listed.set(check, passes, words, bug in bugs)
             noticed = ("passes" if passes else "fails") + (", so it does not see the bug" * (passes and bug in bugs))
