@@ -180,26 +180,23 @@ def train(
         if history.step == config.steps:
             return history
         history.threads = config.threads or (history.threads if history.step else choose_threads(run.size))
-        run.announce(device, progress)  # before the bar, which would share its line
-        with (
-            using_threads(history.threads),
-            interruptible() as interrupted,
-            progress_bar(history, config.steps, progress) as shown,
-        ):
-            model.train()
-            while history.step < config.steps:
-                one_step(model, optimizer, batches, loss_fn, config, history, device)
-                due = config.eval_every and history.step % config.eval_every == 0
-                if evaluate is not None and (due or history.step == config.steps):
-                    history.evaluations.append((history.step, evaluate_now(model, evaluate)))
-                stop = interrupted()
-                if stop or history.step % config.save_every == 0 or history.step == config.steps:
-                    run.save()
-                shown(history)
-                if on_step is not None:
-                    on_step(history)
-                if stop and history.step < config.steps:
-                    raise KeyboardInterrupt(run.how_to_resume())
+        with using_threads(history.threads), interruptible() as interrupted:
+            run.announce(device, progress)  # before the bar, which would share its line
+            with progress_bar(history, config.steps, progress) as shown:
+                model.train()
+                while history.step < config.steps:
+                    one_step(model, optimizer, batches, loss_fn, config, history, device)
+                    due = config.eval_every and history.step % config.eval_every == 0
+                    if evaluate is not None and (due or history.step == config.steps):
+                        history.evaluations.append((history.step, evaluate_now(model, evaluate)))
+                    stop = interrupted()
+                    if stop or history.step % config.save_every == 0 or history.step == config.steps:
+                        run.save()
+                    shown(history)
+                    if on_step is not None:
+                        on_step(history)
+                    if stop and history.step < config.steps:
+                        raise KeyboardInterrupt(run.how_to_resume())
     return history
 
 
