@@ -9,7 +9,6 @@ help:
 	@echo 'make test-long    the tests that take longer'
 	@echo 'make notebooks    re-execute all notebooks and store their outputs and figures'
 	@echo 'make experiments  train what the notebooks compare; writes figures/experiments.json'
-	@echo 'make bench        measure training and generation speed on this machine'
 	@echo 'make clean        remove .venv and all caches; trained models stay'
 	@echo 'PYTHON=/path/to/python3.12 chooses the Python; all PIP_* settings are honoured.'
 
@@ -39,12 +38,8 @@ experiments:
 	@$(READY) lab
 	$(PY) -m transformer_lib experiments
 
-bench:
-	@$(READY) lab
-	$(PY) -m transformer_lib bench
-
 clean:
 	rm -rf .venv .venv.lock build *.egg-info .pytest_cache .ruff_cache .hypothesis .ipynb_checkpoints
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help lab test test-long notebooks experiments bench clean
+.PHONY: help lab test test-long notebooks experiments clean
