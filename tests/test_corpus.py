@@ -35,6 +35,12 @@ def test_every_story_has_exactly_one_derivation_which_gives_its_choices_back(sam
         assert list(derivations(story.text)) == [story]
 
 
+@pytest.mark.long
+def test_twenty_thousand_stories_have_one_derivation_each():
+    for story in stories(n_stories=20_000, seed=11):
+        assert list(derivations(story.text)) == [story]
+
+
 class Counted(Teller):
     """Makes given choices, then always the first; notes how many options each choice had."""
 

@@ -92,15 +92,16 @@ def test_interrupted_and_resumed_equals_uninterrupted(tmp_path, stop):
     assert train(again, batches, config, out=tmp_path, progress=False).losses == losses()
 
 
-def test_killed_at_random_moments_every_restart_goes_on(tmp_path):
-    rng, expected = random.Random(), losses(steps=30)
-    for _ in range(3):
-        process = start(tmp_path, 30, 0.02)
+@pytest.mark.parametrize(("kills", "steps"), [(5, 30), pytest.param(50, 400, marks=pytest.mark.long)])
+def test_killed_at_random_moments_every_restart_goes_on(tmp_path, kills, steps):
+    rng, expected = random.Random(), losses(steps=steps)
+    for _ in range(kills):
+        process = start(tmp_path, steps, 0.02)
         wait_for_step(process, rng.randint(1, 3)) if checkpoint.read_about(tmp_path) is None else time.sleep(0)
-        time.sleep(rng.uniform(0, 0.3))
+        time.sleep(rng.uniform(0, 2.5))  # half of them while torch is still loading
         process.kill()
         process.communicate()
-    assert finished(start(tmp_path, 30)) == expected
+    assert finished(start(tmp_path, steps)) == expected
 
 
 def test_ctrl_c_ends_the_process_with_a_checkpoint(tmp_path):
