@@ -57,15 +57,25 @@ def run_all(names=NAMES, seeds: int = 3, steps: int | None = None, workers: int 
     context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
     with ProcessPoolExecutor(workers, mp_context=context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         futures = {pool.submit(make, job, steps): job for job in jobs}
+        failed: BaseException | None = None
         try:
             with tqdm(total=len(jobs), unit="run", file=sys.stderr, dynamic_ncols=True) as bar:
                 for future in as_completed(futures):
+                    if future.cancelled():
+                        continue
+                    if future.exception() is not None:  # those under way are still finished and stored
+                        failed = failed or future.exception()
+                        for other in futures:
+                            other.cancel()
+                        continue
                     results.store(path, *futures[future], future.result())
                     bar.set_postfix_str("{}/{}, seed {}".format(*futures[future]))
                     bar.update(1)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+    if failed is not None:
+        raise failed
     return len(jobs)
 
 
