@@ -32,3 +32,18 @@ def random_ids(*shape: int, vocab_size: int = 29, seed: int = 1) -> torch.Tensor
 def left_padding(lengths, width: int) -> torch.Tensor:
     """(B, T) bool: row b ends with lengths[b] real tokens."""
     return torch.arange(width) >= width - torch.tensor(lengths)[:, None]
+
+
+class Letters:
+    """A tokenizer: one token per character, 97 ids. Other characters share ids with these, controls included."""
+
+    vocab_size = 97
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(letter) % self.vocab_size for letter in text]
+
+    def decode(self, ids) -> str:
+        return "".join(chr(i + 97 if i < 26 else i) for i in ids)
+
+    def pieces(self, text: str) -> list[str]:
+        return list(text)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from small import Letters
 
 from transformer_lib import Transformer, TransformerConfig, record
 from transformer_lib.explorers.attention import LONGEST, attention_map, soft_dictionary, three_tokens, turned
@@ -23,16 +24,6 @@ WINDS = {"north": 4, "east": 12, "south": 22, "west": 15}
 def vectors():
     generator = torch.Generator().manual_seed(2)
     return [torch.randn(3, 2, generator=generator, dtype=torch.float64) for _ in range(3)]
-
-
-class Letters:
-    """A tokenizer for tests: one token per character, 97 ids, and a control character among them."""
-
-    def encode(self, text):
-        return [ord(letter) % 97 for letter in text]
-
-    def pieces(self, text):
-        return list(text)
 
 
 @pytest.fixture(scope="module")

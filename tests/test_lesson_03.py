@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from small import Letters
 
 from transformer_lib import Transformer, TransformerConfig, record
 from transformer_lib.attention import MultiHeadAttention, scaled_dot_product_attention
@@ -16,16 +17,6 @@ from transformer_lib.plots import scaling as plots
 from transformer_lib.plots.style import pixels
 
 TEXT = "a fox, a hen"
-
-
-class Letters:
-    """A tokenizer for tests: one token per character, 97 ids."""
-
-    def encode(self, text):
-        return [ord(letter) % 97 for letter in text]
-
-    def pieces(self, text):
-        return list(text)
 
 
 @pytest.fixture(scope="module")

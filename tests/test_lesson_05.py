@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from small import Letters
 
 from transformer_lib import Transformer, TransformerConfig, record
 from transformer_lib.attention import causal_mask
@@ -27,19 +28,6 @@ from transformer_lib.lessons.exercises import registry
 from transformer_lib.plots import mask as plots
 from transformer_lib.plots.style import pixels
 from transformer_lib.relatives.masked_encoder import MaskedTransformer, fill_blank
-
-
-class Letters:
-    """A tokenizer for tests: one token per character, 97 ids, and a control character among them."""
-
-    def encode(self, text):
-        return [ord(letter) % 97 for letter in text]
-
-    def pieces(self, text):
-        return list(text)
-
-    def decode(self, ids):
-        return "".join(chr(i + 97 if i < 26 else i) for i in ids)
 
 
 @pytest.fixture(scope="module")

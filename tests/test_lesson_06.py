@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from small import Letters
 
 from transformer_lib import Transformer, TransformerConfig, edit, record
 from transformer_lib.explorers.ledger import LENGTH, LONGEST, stream_ledger
@@ -22,19 +23,6 @@ from transformer_lib.recording import zero_head
 TEXT = "a fox, a hen"
 BUGS = {"outside": bugs.eps_outside_the_root, "on the stream": bugs.norm_on_the_stream}
 SMALL = TransformerConfig(vocab_size=97, d_model=24, n_layers=2, n_heads=3, max_seq_len=256, positions="learned")
-
-
-class Letters:
-    """A tokenizer for tests: one token per character, 97 ids, and a control character among them."""
-
-    def encode(self, text):
-        return [ord(letter) % 97 for letter in text]
-
-    def decode(self, ids):
-        return "".join(map(chr, ids))
-
-    def pieces(self, text):
-        return list(text)
 
 
 def build(**changes):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from small import Letters
 
 from transformer_lib import Transformer, TransformerConfig, edit, record
 from transformer_lib.corpus import fresh_stories
@@ -18,21 +19,6 @@ from transformer_lib.plots.style import pixels
 from transformer_lib.recording import zero
 
 TEXT = "a fox, a hen"
-
-
-class Letters:
-    """A tokenizer for tests: one token per character, 97 ids."""
-
-    vocab_size = 97
-
-    def encode(self, text):
-        return [ord(letter) % 97 for letter in text]
-
-    def decode(self, ids):
-        return "".join(chr(i + 97) if i + 97 < 123 else "?" for i in ids)
-
-    def pieces(self, text):
-        return list(text)
 
 
 @pytest.fixture(scope="module")

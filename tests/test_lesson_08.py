@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from small import Letters
 
 from transformer_lib import PRESETS, EncoderDecoder, Transformer, TransformerConfig
 from transformer_lib.accounting import count_parameters
@@ -16,16 +17,6 @@ from transformer_lib.lessons.exercises import registry
 from transformer_lib.plots import stacking as plots
 from transformer_lib.plots.style import pixels
 from transformer_lib.training import History
-
-
-class Letters:
-    """A tokenizer for tests: one token per character, 97 ids."""
-
-    def encode(self, text):
-        return [ord(letter) % 97 for letter in text]
-
-    def decode(self, ids):
-        return "".join(chr(i + 97 if i < 32 else i) for i in ids)
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from small import Letters
 
 from transformer_lib import PRESETS, Transformer, TransformerConfig
 from transformer_lib.accounting import (
@@ -30,13 +31,6 @@ from transformer_lib.plots import parameters as plots
 from transformer_lib.plots.style import pixels
 
 ALL = pytest.mark.parametrize("name", PRESETS)
-
-
-class Letters:
-    """A tokenizer for tests: one token per character, 97 ids."""
-
-    def encode(self, text):
-        return [ord(letter) % 97 for letter in text]
 
 
 @pytest.fixture(scope="module")
