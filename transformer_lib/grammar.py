@@ -46,16 +46,16 @@ ONE = {"was": "was", "I": "I", "me": "me", "my": "my", "am": "am"}
 SEVERAL = {"was": "were", "I": "we", "me": "us", "my": "our", "am": "are"}
 
 NAMES = {
-    "he": ["Tom", "Ben", "Max", "Sam", "Leo", "Finn", "Jack", "Hugo", "Gus", "Otto"],
-    "she": ["Lily", "Mia", "Anna", "Zoe", "Ruby", "Ella", "Sue", "Ivy", "Emma", "Kate"],
+    "he": ["Tom", "Ben", "Max", "Leo", "Finn", "Hugo"],
+    "she": ["Lily", "Mia", "Anna", "Zoe", "Ruby", "Ella"],
 }
-# An invented name is two syllables; the second tells he (o, u) from she (a, i). Each first syllable has a letter of its
-# own, so that BPE makes it one token: a name is then two tokens, and who knows the first must look back for the second.
-FIRST_SYLLABLES = ["Ba", "Do", "Fi", "Ko", "Lu", "Mi", "No", "Po", "Ri", "Se", "Te", "Vi", "Wi", "Zu"]
-LAST_SYLLABLES = {
-    "he": ["bo", "do", "go", "ko", "mo", "ru", "zu"],
-    "she": ["da", "ga", "la", "ma", "na", "ri", "va"],
+# An invented name is two syllables; the first tells he from she. Each first syllable has two letters of its own, so
+# that BPE makes it one token: a name is then two tokens, and who knows the first must look back for the second.
+FIRST_SYLLABLES = {
+    "he": ["Ba", "Do", "Ko", "No", "Po", "Wi", "Zu"],
+    "she": ["Fi", "Lu", "Mi", "Ri", "Se", "Te", "Vi"],
 }
+LAST_SYLLABLES = ["bo", "do", "go", "ko", "mo", "ru", "zu", "da", "ga", "la", "ma", "na", "ri", "va"]
 TWINS = {"": "twins", "gender": "they"}
 
 WORDS = {
@@ -68,7 +68,7 @@ WORDS = {
     "trait": nouns("kind brave clever shy funny quiet gentle curious"),
     "color": nouns("red blue green yellow white black orange brown"),
     "look": nouns("red blue green yellow white black old new tiny big shiny pretty"),
-    "thing": nouns("ball hat boat drum kite cup bell book doll coin ring spoon lamp rope flute"),
+    "thing": nouns("ball hat boat drum kite cup bell book doll coin spoon lamp"),
     "food": nouns("apple cake pie plum carrot pear egg cookie nut melon"),
     "animal": nouns("bird hen bee frog snail turtle lamb kitten"),
     "flower": nouns("rose daisy tulip bean pumpkin sunflower"),
@@ -100,14 +100,6 @@ WORDS |= {
     ),
     "accident": table("", "let it fall", "sat on it", "stepped on it", "threw it too hard"),
     "glue": nouns("glue tape string"),
-    "dare": table(
-        "did why",
-        "swim / swam across the lake / the water was deep",
-        "climb the tree / climbed the tree / the tree was tall",
-        "jump over the stream / jumped over the stream / the stream was wide",
-        "go into the cave / went into the cave / the cave was dark",
-        "sing on the stage / sang on the stage / so many eyes were watching",
-    ),
     "building": table(
         "a end",
         "castle / a castle of sand / a wave washed it away",
@@ -163,16 +155,15 @@ OPENING = (
     "Everyone {place.near} knew {hero}, the {trait} {kind}.",
     "The only {kind} {place.at} was {hero}.",
     "Once upon a time, there were twins named {pair}.",
-    "The twins {pair} lived {place.near}.",
     "There were once two {trait} children named {pair}.",
 )
 
 DETAIL = (
-    "{Hero|he} lived with {hero.his} {+kin}.",
-    "{Hero|he} lived in a small house {+place.near}.",
-    "{Hero|he} loved to play {+place.at}.",
-    "{Hero|he} liked to watch the {animal2.s} {+place.at}.",
-    "{Hero|he} liked {food4.s} more than anything.",
+    "{Hero|he} lived in a small house with {hero.his} family.",
+    "{Hero|he} lived {+place.near} with {hero.his} {+kin}.",
+    "{Hero|he} loved to play {+place.at} with {hero.his} family.",
+    "{Hero|he} liked {food4.s}, and {hero.his} family liked them too.",
+    "{Hero|he} often sat {+place.at} when {hero.he} {hero.was} {good2}.",
     "{Hero.his} best friend was {+friend}.",
     "{Hero.his} best friend was {+kind2.a} named {+friend}.",
 )
@@ -200,15 +191,15 @@ GIVES_THING = (
 )
 
 ENDING = (
-    "Now {hero} {hero.was} {good}.",
+    "Now {hero} {hero.was} {good} because {hero.he} had a friend.",
     "Now {hero} {hero.was} {good}, and {friend} was {good} too.",
-    *said("hero", "Thank you, {friend}.", "You are a good friend, {friend}."),
-    *said("friend", "This was a good day.", "Let us play again soon."),
+    *said("hero", "Thank you, {friend}."),
+    *said("friend", "Let us play again soon."),
     "From that day on, {both} were best friends.",
-    "{Hero|he} went home and told {hero.his} {kin} about {friend}.",
-    "Then {both} played until the sun went down.",
-    "That night, {hero} slept well.",
-    "{Hero|he} never forgot that day.",
-    "And so the {=trait} {kind} went home with a smile.",
-    "Everyone {=place.near} heard about it.",
+    "{Hero|he} went home and told {hero.his} family about {friend}.",
+    "{Hero|he} never forgot what {hero.his} friend had done.",
+    "{Hero|he} {hero.was} so {good} that {hero.he} began to dance.",
+    "That night, {hero} slept well because {hero.he} {hero.was} {good}.",
+    "When {hero} came home, {hero.he} told {hero.his} family everything.",
+    "And so the {=trait} {kind} went home, and {hero.his} family smiled.",
 )

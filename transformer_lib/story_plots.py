@@ -99,59 +99,6 @@ friend: We can do it together. / I have a plan. / Where is the {animal}?
 {both} {trap.free}, and the {animal} was free. / {Friend|he} {trap.free}, so the {animal} could go home.
 "Thank you, {hero}," said the {animal}. / The {animal} gave {hero} {food.a} to say thank you. / -
 
-# garden
-{Hero|he} put {number} {flower} seeds in the ground.
-or One day, {friend} gave {hero} {number} {flower} seeds.
-Every day, {hero} gave them water. / {Hero|he} gave them water and waited {number2} days.
-But nothing came up, and {hero} {hero.was} {bad}. / After {number3} days, there was still nothing to see.
-hero: Why do the seeds not grow? / {Hero.I} will wait one more day.
-friend: They need more sun. / Good things take time. / Sing to them, {hero}.
-Then one morning, there were {number} {color} {flower.s}!
-or The sun came out, so the {number} seeds began to grow.
-{Hero|he} gave one {flower} to {friend}. / {Hero|he} put one {flower} on the table. / -
-
-# race
-One day, there was a race to the {place2}. / {Friend|he} asked {hero} to race to the {place2}.
-friend: I am faster than you. / I will win the race! / Are you ready, {hero}?
-{both} ran as fast as the wind. / {Friend|he} ran so fast that {hero} could not see {friend.him}.
-Then {friend} fell and hurt a leg. / But {friend} stopped because there was a stone in the way.
-{Hero|he} could win now, but {hero.he} went back to help {friend}.
-or {Hero|he} saw this, so {hero.he} stopped too and helped {friend}.
-In the end, {both} came to the {place2} together. / So no one won the race, but no one was {bad}.
-or A {animal} won the race, and {hero} laughed.
-
-# trade
-{Hero|he} had {look.a} {thing}, and {friend} had {look2.a} {thing2}.
-friend: I like your {thing}. / Will you trade your {thing} for my {thing2}?
-So {hero} gave {friend} the {thing} and got the {thing2}.
-or {Friend|he} took the {thing}, and {hero} took the {thing2}.
-But soon {hero} missed the {thing}. / That night, {hero} could not sleep without the {thing}.
-hero: {Hero.I} want {hero.my} {thing} back. / {Hero.I} miss {hero.my} {look} {thing}.
-The next day, {friend} gave the {thing} back, and {hero} gave back the {thing2}.
-or {Friend|he} missed the {thing2} too, so the {look} {thing} came back to {hero}.
-or But {friend} had given the {thing} to {friend.his} {kin2}, so {hero} kept the {thing2}.
-
-# astray
-One day, {hero} went too far from home. / {Hero|he} followed {color.a} {animal} into the {place2}.
-Soon {hero.he} did not know the way back. / It was late, and there was no path to see.
-hero: {Hero.I} {hero.am} lost! / Which way is home? / {Hero.I} want to see {hero.my} {kin}.
-= HELLO
-friend: Follow the {color2} stones. / I know the way. / Your house is near the {place3}.
-{both} walked past the {place3}. / {Hero|he} followed {friend} for {number} hours.
-At last {hero} saw {hero.his} {kin} at the door. / {Hero.his} {kin} was waiting there with {food.a}.
-
-# shopping
-{Hero.his} {kin} needed {food.a}, {food2.a} and {thing.a}.
-or {Hero.his} {kin} asked {hero.him} to get {food.a}, {food2.a} and {food3.a}.
-or One day, {hero} went to the shop for {food.a}, {thing.a} and {food2.a}.
-On the way, {hero} met {friend}. / {Friend|he} came with {hero.him}.
-friend: What do you need? / Where are you going?
-hero: {Hero.I} need {food.a}, {food2.a} and {=thing.a}. / {Hero.I} need {food.a}, {food2.a} and {=food3.a}.
-or {Hero|he} thought hard. It was {food.a}, {food2.a} and something more.
-So {both} bought {food.a}, {food2.a} and {=food3.a}.
-or {Hero|he} came home with {food.a}, {food2.a} and {=thing.a}.
-or {Friend|he} carried the {food}, and {hero} carried the {food2}.
-
 # song
 {Hero|he} wanted to learn a song. / One day, {hero} heard {friend} sing.
 {Friend|he} sang, "{La} {la2} {la3}, {la} {la2} {la3}!" / It went, "{La} {la2} {la3}, {la} {la2} {la3}!"
@@ -191,15 +138,6 @@ or {Friend|he} looked {spot2.at} and found {color.a} key. / {Friend|he} came wit
 In it were {number} {food.s} and {look.a} {thing}.
 or In it was {look.a} {thing}, and {hero} gave it to {friend}. / In it sat {number} {color2} {animal.s}!
 
-# dare
-All the others could {dare}, but {hero} could not. / {Hero|he} wanted to {dare}.
-{Hero|he} {hero.was} afraid because {dare.why}. / But {dare.why}, so {hero} did not dare.
-friend: I was afraid too. / Take my hand, {hero}. / Just try it once!
-hero: {Hero.I} can not do it. / Will you stay near {hero.me}? / What if {hero.I} fall?
-{Hero|he} closed {hero.his} eyes and counted to {number}.
-or {Hero|he} looked at {friend} and took a deep breath.
-Then {hero} {dare.did}! / Slowly, {hero} {dare.did}. / {Hero|he} {dare.did}, and {friend} cheered.
-
 # skill
 {Friend|he} could {skill} very well. / One day, {hero} saw that {friend} {skill.ed}.
 hero: Can you teach {hero.me} to {skill}? / {Hero.I} want to {skill} too. / That looks like fun!
@@ -208,17 +146,6 @@ The first time, it did not go well. / {Hero|he} tried {number} times.
 or It was hard, and {hero} {hero.was} {bad}.
 friend: Do not give up. / Do it again! / You are getting better.
 After {number2} days, {hero} {skill.ed} all alone. / In the end, {hero} {skill.ed} better than {friend}.
-
-# chain
-{Hero|he} had {look.a} {thing}. / {Hero|he} found {look.a} {thing} {place2.at}.
-{Hero|he} gave the {thing} to {friend} because {friend.he} was {bad}.
-or {Friend|he} liked it, so {hero} gave it to {friend.him}.
-{Friend|he} gave the {thing} to {friend.his} {kin2}.
-or {Friend|he} lost the {thing}, and a {animal} found it.
-After {number} days, the {thing} was {spot.at}. / Then, one day, the {thing} was back {spot.at}!
-hero: How did {hero.my} {thing} come here? / This is {hero.my} {look} {thing}!
-{both} laughed and laughed. / Now the {thing} belongs to {both}.
-or So the {thing} had gone all the way around.
 """
 
 
@@ -239,9 +166,6 @@ def beats(plot: str) -> tuple[tuple[str, ...], ...]:
 PLOTS = tuple(beats(plot.partition("\n")[2]) for plot in SCRIPT.strip().split("\n\n"))
 
 SHAPES = (
-    (grammar.OPENING, PLOTS, grammar.ENDING),
     (grammar.OPENING, grammar.DETAIL, PLOTS, grammar.ENDING),
-    (grammar.SCENE, grammar.OPENING, PLOTS, grammar.ENDING),
-    (grammar.OPENING, grammar.SCENE, PLOTS, grammar.ENDING),
     (grammar.SCENE, grammar.OPENING, grammar.DETAIL, PLOTS, grammar.ENDING),
 )

@@ -220,11 +220,10 @@ class Teller:
             names = [name for gender in genders for name in grammar.NAMES[gender] if name[:2] not in starts]
             name = names[self.choose(names, ahead=ahead)]
             return name, "he" if name in grammar.NAMES["he"] else "she"
-        firsts = [syllable for syllable in grammar.FIRST_SYLLABLES if syllable not in starts]
+        firsts = [first for gender in genders for first in grammar.FIRST_SYLLABLES[gender] if first not in starts]
         first = firsts[self.choose(firsts, ahead=ahead)]
-        lasts = [syllable for gender in genders for syllable in grammar.LAST_SYLLABLES[gender]]
-        last = lasts[self.choose(lasts, ahead=ahead + len(first))]
-        return first + last, "he" if last in grammar.LAST_SYLLABLES["he"] else "she"
+        last = grammar.LAST_SYLLABLES[self.choose(grammar.LAST_SYLLABLES, ahead=ahead + len(first))]
+        return first + last, "he" if first in grammar.FIRST_SYLLABLES["he"] else "she"
 
 
 # Options that write nothing themselves: the next choice shows which one was taken.
