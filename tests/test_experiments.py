@@ -156,3 +156,33 @@ def test_every_experiment_has_what_the_runner_needs(name):
 def test_warm_up_is_what_tells_its_variants_apart():
     steps = [warmup.training(variant, None).warmup_steps for variant in warmup.VARIANTS]
     assert steps == [100, 0, 100, 0, 0]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", runner.NAMES)
+def test_every_run_of_every_experiment_works_in_short(name, tmp_path):
+    """Two steps each, so that the long run does not fail at its last measurement."""
+    path = tmp_path / "experiments.json"
+    assert runner.run_all([name], seeds=1, steps=2, path=path, workers=1) == len(runner.plan([name], 1))
+    runs = results.load(path)[name]
+    assert all(run["seconds"] > 0 and run["curve"] for variant in runs.values() for run in variant.values())
+    assert len(results.table(name, path)) == len(runner.experiment_named(name).VARIANTS)
+
+
+def test_windows_are_whole_and_begin_with_a_story(monkeypatch):
+    """Also where the stories are short, and where the last ones are too short for a window."""
+    ids = torch.arange(12 * 40).view(12, 40)
+    counts = torch.arange(40) < torch.tensor([[39], [17]]).repeat(6, 1)  # (12, 40)
+    monkeypatch.setattr(stories, "stories", lambda: SimpleNamespace(fresh=ids, counts=counts))
+    rows = relatives_trained.windows()
+    assert rows.shape == (5, relatives_trained.WINDOW + 1)
+    assert rows[:, 0].tolist() == [ids[k, 0].item() for k in (1, 3, 5, 7, 9)]
+
+
+def test_where_all_is_masked_only_a_position_table_tells_the_places_apart():
+    """Why the models that see both sides have one: RoPE turns equal values towards equal sums."""
+    kind, cfg = relatives_trained.model_of("masked diffusion")
+    masks = torch.full((1, 7), cfg.vocab_size - 1)
+    for positions, differ in (("rope", False), ("learned", True)):
+        logits = stories.build(kind, cfg.replace(positions=positions), 0).eval()(masks)[0]
+        assert bool((logits - logits[0]).abs().max() > 1e-3) == differ

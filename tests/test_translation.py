@@ -19,6 +19,7 @@ from transformer_lib.translation import (
     encode,
     new_translator,
     translate,
+    translate_back,
     translate_with,
     translation_batches,
     translation_loss,
@@ -34,6 +35,28 @@ def test_word_order_words_and_agreement():
 def test_every_source_word_is_translated_exactly_once():
     for pair in draw_pairs(300, seed=3):
         assert sorted(pair.alignment) == list(range(len(pair.source))) and len(pair.target) == len(pair.source)
+
+
+def test_every_translation_reads_back_to_its_own_source():
+    for pair in draw_pairs(300, seed=5):
+        assert translate_back(" ".join(pair.target)) == pair
+
+
+@pytest.mark.parametrize(
+    ("sentence", "message"),
+    [
+        ("so mira no balo tolata", "'so' should be 'sa'"),
+        ("sa mira no balo tolato", "'tolato' should be 'tolata'"),
+        ("mira sa no balo tolata", "word 1 should be one of the determiners"),
+        ("sa mira no balo", "word 5 should be one of the verbs .* got the end"),
+        ("sa mira no balo tolata hodi", "should end before word 6, 'hodi'"),
+        ("sa mira no ? tolata", r"word 4 should be one of the nouns .* got '\?'"),
+        ("", "got the end"),
+    ],
+)
+def test_what_is_no_sentence_of_the_language_is_refused(sentence, message):
+    with pytest.raises(ValueError, match=message):
+        translate_back(sentence)
 
 
 def test_the_ending_of_every_word_is_that_of_its_noun():

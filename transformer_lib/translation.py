@@ -48,6 +48,8 @@ ADVERBS = dictionary("today:hodi often:ofte never:neni slowly:lent here:tie")
 KINDS = {"determiner": DETERMINERS, "adjective": ADJECTIVES, "verb": VERBS, "noun": NOUNS, "adverb": ADVERBS}
 STEMS = DETERMINERS | ADJECTIVES | VERBS  # what takes an ending
 ENDINGS = "aou"
+MEANING = {word: source for source, word in (NOUNS | ADVERBS).items()}
+MEANING |= {stem + ending: source for source, stem in STEMS.items() for ending in ENDINGS}
 PAD, START, END = 0, 1, 2
 SOURCE_WORDS = [word for words in KINDS.values() for word in words]
 TARGET_WORDS = [*NOUNS.values(), *ADVERBS.values(), *(stem + ending for stem in STEMS.values() for ending in ENDINGS)]
@@ -111,6 +113,36 @@ def noun_phrase(words: list[str], at: int) -> tuple[list[int], int]:
         noun += 1
     expect(words, noun, "noun")
     return [at, noun, *range(noun - 1, at, -1)], noun + 1
+
+
+def translate_back(sentence: str) -> Pair:
+    """The pair that a sentence of the other language belongs to: the inverse of `translate`.
+
+    Raises ValueError, naming the word, where a word is unknown, out of place, or ends as its noun does not.
+    """
+    words = [MEANING.get(word, word) for word in sentence.split()]
+    subject, at = phrase_backwards(words, 0)
+    object_, at = phrase_backwards(words, at)
+    adverb = [at] if at < len(words) and words[at] in ADVERBS else []
+    verb = at + len(adverb)
+    expect(words, verb, "verb")
+    if verb + 1 < len(words):
+        raise ValueError(f"the sentence should end before word {verb + 2}, {sentence.split()[verb + 1]!r}.")
+    pair = translate(" ".join(words[place] for place in [*adverb, *subject, verb, *object_]))
+    for got, right in zip(sentence.split(), pair.target, strict=True):
+        if got != right:
+            raise ValueError(f"{got!r} should be {right!r}: words end as the noun does that they belong to.")
+    return pair
+
+
+def phrase_backwards(words: list[str], at: int) -> tuple[list[int], int]:
+    """Where determiner, adjectives and noun stand, in the source's order; and where the phrase ends."""
+    expect(words, at, "determiner")
+    expect(words, at + 1, "noun")
+    end = at + 2
+    while end < len(words) and words[end] in ADJECTIVES:
+        end += 1
+    return [at, *range(end - 1, at + 1, -1), at + 1], end
 
 
 def expect(words: list[str], at: int, kind: str) -> None:

@@ -20,6 +20,7 @@ def run(options) -> int:
     if options.list:
         print(overview(names, options.seeds, path))
         return 0
+    print(overview(names, options.seeds, path), flush=True)
     made = runner.run_all(names, options.seeds, options.steps, options.workers, path)
     print(f"{made} runs made; the results are in {path}.")
     return 0

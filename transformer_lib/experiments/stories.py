@@ -26,7 +26,7 @@ CONTEXT = 160  # tokens: every story fits
 N_EVALUATED = 200  # fresh stories on which the loss is measured
 # Llama's block in small; every experiment changes only what it asks about.
 LLAMA = TransformerConfig(
-    vocab_size=VOCABULARY, d_model=128, n_layers=2, n_heads=4, d_ff=340, max_seq_len=192, tie_embeddings=True
+    vocab_size=VOCABULARY, d_model=128, n_layers=2, n_heads=4, d_ff=340, max_seq_len=256, tie_embeddings=True
 )
 TRAINING = TrainConfig(steps=400, batch_size=8, learning_rate=3e-3, warmup_steps=40, threads=1, device="cpu")
 
