@@ -112,7 +112,7 @@ def score_dots(trained: dict, untrained: dict) -> Figure:
                 label=None if row else "chance")  # fmt: skip
     ax.set(yticks=range(len(trained)), yticklabels=[LABELS[job] for job in trained], xlim=(-0.01, 1.0),
            ylim=(len(trained) - 0.5, -0.5), xlabel="score: mean weight on …")  # fmt: skip
-    ax.legend(loc="lower right")
+    ax.legend(loc="upper right")
     return fig
 
 
