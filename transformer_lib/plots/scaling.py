@@ -161,3 +161,18 @@ def trained_pairs(runs: dict, start: str) -> Figure:
     for ax in axes:
         ax.set_xlabel("step")
     return fig
+
+
+def stored_losses(runs: dict) -> Figure:
+    """The longer runs: a dot for each seed's loss on fresh stories. runs: {variant: {seed: {"loss": …}}}."""
+    fig = new_figure(8.0, 2.6)
+    ax = fig.subplots()
+    for row, (variant, seeds) in enumerate(runs.items()):
+        losses = [run["loss"] for run in seeds.values()]
+        colour = colour_of(not variant.startswith("unscaled"))
+        ax.scatter(losses, [row] * len(losses), s=62, color=colour, ec="white", lw=0.7, zorder=3)
+        ax.text(max(losses) + 0.05, row, f"{np.mean(losses):.2f} on average", va="center", color=colour)
+    names = [variant.replace("unscaled", "not divided").replace("scaled", "divided") for variant in runs]
+    ax.set(yticks=range(len(runs)), yticklabels=names, ylim=(len(runs) - 0.5, -0.5), xlim=(0, 3.2))
+    ax.set(xlabel="loss on fresh stories (nats per token), a dot for each seed")
+    return fig
