@@ -33,13 +33,12 @@ def repeats(losses: dict, first: int, knocked: dict) -> Figure:
     losses: {words: one loss per place}, the places counted from `first` (negative: before the repeat). knocked:
     {words: {number of heads: loss}}. The first of `losses` is the whole model.
     """
-    fig = new_figure(8.0, 3.6)
+    fig = new_figure(8.0, 4.6)
     left, right = fig.subplots(1, 2, width_ratios=(1.15, 1))
     for (words, values), colour in zip(losses.items(), [COLOURS["black"], *ORDER_COLOURS], strict=False):
         left.plot(range(first, first + len(values)), values, "o-", ms=4, lw=1.6, color=colour, label=words)
     left.axvline(-0.5, color=COLOURS["grey"], ls=(0, (4, 3)), lw=1.2)
-    left.set(xlabel="place after the repeat begins (tokens)", ylabel="loss (nats)", ylim=(0, None))
-    left.legend(loc="lower left")
+    left.set(xlabel="place after the repeat begins (tokens)", title="loss of each token (nats)", ylim=(0, None))
     for (words, by_count), colour in zip(knocked.items(), ORDER_COLOURS, strict=True):
         right.plot(list(by_count), list(by_count.values()), "o-", color=colour, label=words)
     counts = list(next(iter(knocked.values())))
@@ -47,7 +46,8 @@ def repeats(losses: dict, first: int, knocked: dict) -> Figure:
     right.xaxis.set_minor_locator(NullLocator())
     right.set_xticks(counts, counts)
     right.set(xlabel="heads knocked out, of 270", title="loss inside the repeat (nats)", ylim=left.get_ylim())
-    right.legend(loc="upper left")
+    for ax in (left, right):
+        ax.legend(loc="upper left", bbox_to_anchor=(0, -0.2), borderaxespad=0)
     return fig
 
 
@@ -62,15 +62,15 @@ def sink(lengths, shares) -> Figure:
     layers = range(len(lengths))
     left.plot(layers, lengths[:, 0], "o-", ms=4, color=COLOURS["red"], label="first token")
     left.plot(layers, lengths[:, 1:].mean(axis=1), "o-", ms=4, color=COLOURS["blue"], label="mean of the others")
-    left.set(yscale="log", xlabel="after block", title="length of the stream")
+    left.set(yscale="log", xlabel="after block", title="length of the stream", ylim=(10, None))
     left.legend(loc="lower right")
     for head in shares.T:
         right.plot(layers, head, "o", ms=4, color="#B9B9B9")
     right.plot(layers, shares.mean(axis=1), "-", color=COLOURS["red"], lw=2.4)
-    right.set(xlabel="layer", ylim=(0, 1), title="weight on the first token")
+    right.set(xlabel="layer", ylim=(0, 1.25), yticks=np.linspace(0, 1, 6), title="weight on the first token")
     right.plot([], [], "o", ms=4, color="#B9B9B9", label="a head")
     right.plot([], [], "-", color=COLOURS["red"], label="mean of its layer")
-    right.legend(loc="upper left")
+    right.legend(loc="upper left", ncols=2)
     return fig
 
 
