@@ -182,7 +182,7 @@ def test_ctrl_c_stops_a_text_cleanly():
         seen = os.read(run.stdout.fileno(), 4096)  # the prompt
         seen += os.read(run.stdout.fileno(), 4096)
         run.send_signal(signal.SIGINT)
-        rest, errors = run.communicate(timeout=60)
+        _, errors = run.communicate(timeout=60)
     assert run.returncode == 130 and errors.decode().strip() == "Stopped." and seen.startswith(b"Once upon a time")
 
 

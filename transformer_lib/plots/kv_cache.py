@@ -67,6 +67,7 @@ def times(lengths, cached, recomputed, floor: float | None = None) -> Figure:
     left.plot(lengths, cached, "o-", color=CACHED, label="with the cache")
     if floor is not None:
         left.axhline(floor, color=COLOURS["black"], ls=(0, (4, 3)), lw=1.6, label="reading all weights once")
+        left.set_ylim(floor / 2, 12 * max(recomputed))  # room for the legend
     left.set(ylabel="milliseconds per token", yscale="log", title="time for one more token")
     left.legend(loc="upper left")
     right.plot(lengths, np.divide(recomputed, cached), "o-", color=COLOURS["black"])
