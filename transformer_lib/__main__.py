@@ -81,6 +81,9 @@ def add_generate(command: argparse.ArgumentParser) -> None:
     command.add_argument("--top-k", type=int, metavar="N", help="draw from the N likeliest")
     command.add_argument("--top-p", type=float, metavar="X", help="draw from the likeliest that sum to X")
     command.add_argument("--seed", type=int, metavar="N", help="the same draws every time")
+    command.add_argument(
+        "--chat", action="store_true", help="the prompt is a question; print the answer (smollm2-135m)"
+    )
     command.set_defaults(run=run_generate)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -34,6 +35,24 @@ def using_threads(n: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def seconds(run: Callable[[], object], repeats: int = 3) -> float:
+    """The shortest of a few runs: other programs can only make it longer."""
+    found = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        run()
+        found.append(time.perf_counter() - start)
+    return min(found)
+
+
+def memory_bandwidth(n_bytes: int = 192 * 2**20) -> float:
+    """Bytes per second at which one thread reads numbers that no cache of the processor holds; the best of two ways."""
+    large = torch.ones(n_bytes // 4)
+    matrix, vector = large.view(-1, 4096), torch.ones(4096)
+    with using_threads(1):
+        return large.nbytes / min(seconds(large.sum, 5), seconds(lambda: matrix @ vector, 5))
 
 
 def pick_device(name: str | None = None) -> torch.device:

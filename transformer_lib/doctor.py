@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import torch
 
+from transformer_lib.pretrained.smollm2 import COMMAND, PACKAGE
 from transformer_lib.toy import is_trained, toy_folder
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -50,6 +51,8 @@ def findings(advice: list[str]) -> Iterator[tuple[str, str]]:
     yield from room(advice)
     yield "Chromium", chromium() or "not found: the browser tests will be skipped"
     yield "toy model", toy(advice)
+    version = installed(PACKAGE)
+    yield "real model", f"{PACKAGE} {version}" if version else f"notebook 12 can't run; get it with: {COMMAND}"
 
 
 def packages(advice: list[str]) -> Iterator[tuple[str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from transformer_lib.generation import generate
+from transformer_lib.pretrained.smollm2 import chat_prompt
 from transformer_lib.pretrained.stream import TextStream, stop_ids
 
 NEW_TOKENS = 200
@@ -12,11 +13,18 @@ NEW_TOKENS = 200
 
 def run(options) -> int:
     model, tokenizer, stop = load(options)
-    ids = tokenizer.encode(options.prompt or "\n")
+    prompt = as_chat(tokenizer, options.prompt) if options.chat else options.prompt
+    ids = tokenizer.encode(prompt or "\n")
     # Only the default is fitted to what the model can read: a wish that does not fit is refused by `generate`.
     room = model.cfg.max_seq_len - len(ids)
     stream = TextStream(tokenizer, ids)
-    print(options.prompt, end="", flush=True)
+    print("" if options.chat else options.prompt, end="", flush=True)
+
+    def show(new: torch.Tensor) -> None:
+        """Each token as it comes; the one that ends the text is a sign, not text."""
+        if options.model is None or int(new[0]) not in stop:
+            print(stream.push(int(new[0])), end="", flush=True)
+
     generate(
         model,
         torch.tensor([ids]),
@@ -26,16 +34,27 @@ def run(options) -> int:
         top_p=options.top_p,
         seed=options.seed,
         stop_ids=stop,
-        on_token=lambda new: print(stream.push(int(new[0])), end="", flush=True),
+        on_token=show,
     )
     print(stream.flush())
     return 0
+
+
+def as_chat(tokenizer, question: str) -> str:
+    """The question in SmolLM2's chat template, the one that is known here."""
+    if len(tokenizer.encode("<|im_start|>")) != 1 or len(tokenizer.encode("<|im_end|>")) != 1:
+        raise ValueError("--chat needs a model trained on the marks <|im_start|> and <|im_end|>, such as smollm2-135m.")
+    if not question.strip():
+        raise ValueError('--chat needs a question: generate --model smollm2-135m --chat "Why is the sky blue?".')
+    return chat_prompt(question)
 
 
 def load(options):
     """(model, tokenizer, ids that end the text)."""
     if options.max_new_tokens is not None and options.max_new_tokens < 1:
         raise ValueError(f"--max-new-tokens must be a whole number of at least 1; got {options.max_new_tokens}.")
+    if options.chat and not options.model:
+        raise ValueError("--chat needs a chat model beside it, as in: generate --model smollm2-135m --chat …")
     if options.model:
         from transformer_lib.pretrained import load_pretrained
 

@@ -1,4 +1,7 @@
-"""Explorers of notebook 04: the head atlas with knock-out, and a film of an induction head that forms."""
+"""Explorers of notebook 04: the head atlas with knock-out, and a film of an induction head that forms.
+
+The atlas serves notebook 12 too: a model with many heads shows the strips of one layer, and all heads as small squares.
+"""
 
 import functools
 
@@ -18,18 +21,23 @@ from transformer_lib.recording import edit, record, zero_head
 LONGEST = 32  # tokens that an atlas has room for
 LEFT, STRIP = 428, 21  # where the keys begin, and the height of a head's strip, in pixels
 BARS = 124, 306  # where the bars of the loss begin and end
+MOST_STRIPS = 16  # heads that an atlas has room for, one strip each
+MOST_BUTTONS = 12  # layers beyond these are chosen with a slider
+OVERVIEW = 8, 212  # where the squares of all heads begin and end
 
 
 def head_atlas(
-    model, tokenizer, text: str, row: int, jobs: dict | None = None, knock_out: bool = False
+    model, tokenizer, text: str, row: int, jobs: dict | None = None, knock_out: bool = False, start=None, frames=None
 ) -> HtmlExplorer:
     """All heads at one query, the map of one head, and what knocking that head out does to the loss of every token.
 
-    text and row (the number of a query in it) are where the learner starts, at the head of the last layer that is
-    surest there, knocked out or not. jobs: {(layer, head): [names]} of `head_scores.named_heads`, to be written beside
-    the heads that have one.
+    text and row (the number of a query in it) are where the learner starts, at the head `start` (layer, head), or at
+    that of the last layer that is surest there, knocked out or not. jobs: {(layer, head): [names]} of
+    `head_scores.named_heads`, to be written beside the heads that have one. frames: from ids to {query: key}, cells
+    of the map to be framed.
     """
     layers, heads, jobs = model.cfg.n_layers, model.cfg.n_heads, jobs or {}
+    first_layer, first_head = start or (layers - 1, None)
 
     @functools.lru_cache(maxsize=2)
     def look(typed: str, knocked: tuple[int, int] | None):
@@ -51,17 +59,21 @@ def head_atlas(
         if len(pieces) > LONGEST:
             note += f" (only the first {LONGEST} of {len(pieces)} tokens are drawn)"
         row = min(row, len(names) - 1)
-        drawing = atlas_drawing(maps, names, row, (layer, head), before, after if knock_out else None, jobs)
+        marked = frames(tokenizer.encode(typed)[:LONGEST]) if frames else {}
+        drawing = atlas_drawing(maps, names, row, (layer, head), before, after if knock_out else None, jobs, marked)
         return drawing, atlas_summary(maps[layer, head], names, row, (layer, head), before, after, knock_out) + note
 
     controls = {
         "sentence": widgets.Text(text, description="your text"),
-        "layer": widgets.ToggleButtons(options=range(layers), value=layers - 1, description="layer"),
-        "head": widgets.ToggleButtons(options=range(heads), value=0, description="head"),
+        "layer": widgets.ToggleButtons(options=range(layers), value=first_layer, description="layer")
+        if layers <= MOST_BUTTONS
+        else widgets.IntSlider(first_layer, 0, layers - 1, description="layer"),
+        "head": widgets.ToggleButtons(options=range(heads), value=first_head or 0, description="head"),
         "row": widgets.IntSlider(row, 0, LONGEST - 1, description="number of the query"),
         "knock_out": widgets.Checkbox(knock_out, description="knock this head out"),
     }
-    controls["head"].value = int(look(text, None)[1][-1, :, row, 1:row].max(axis=-1).argmax())
+    if first_head is None:
+        controls["head"].value = int(sharpest(look(text, None)[1], row)[first_layer].argmax())
     return HtmlExplorer(draw, controls, title="Every head at once, and the loss without one", name="head_atlas")
 
 
@@ -79,25 +91,36 @@ def atlas_summary(weights, names, row, which, before, after, knock_out: bool) ->
     )
 
 
-def atlas_drawing(maps, names, row: int, which, before, after, jobs) -> Drawing:
-    """Strips of all heads above, the chosen head's map below, both with keys as columns; losses left of the map.
+def sharpest(maps, row: int):
+    """(L, H): the largest weight that each head gives, at this query, to a token between the first and itself."""
+    return maps[:, :, row, 1:row].max(axis=-1, initial=0.0)
+
+
+def atlas_drawing(maps, names, row: int, which, before, after, jobs, marked) -> Drawing:
+    """Strips of heads above, the chosen head's map below, both with keys as columns; losses left of the map.
 
     maps: (L, H, T, T); before, after: (T − 1,) losses of each next token, after = None while no head is knocked out.
+    marked: {query: key}, framed in the map.
     """
     n, (layers, heads) = len(names), maps.shape[:2]
     high = min(30.0, max(18.5, 440 / n))  # pixels per token
-    top = 34 + layers * (heads * STRIP + 6)  # below the strips
+    shown = range(layers) if layers * heads <= MOST_STRIPS else [which[0]]
+    top = 34 + len(shown) * (heads * STRIP + 6)  # below the strips
     drawing = Drawing(800, top + 58 + n * high)
     wide = min(high, 366 / n)
-    drawing.text(LEFT - 8, 16, f"all heads at the query {names[row]} ({row})", anchor="end", bold=True)
+    every = "all heads" if len(shown) == layers else f"layer {which[0]}"
+    drawing.text(LEFT - 8, 16, f"{every} at the query {names[row]} ({row})", anchor="end", bold=True)
     drawing.text(LEFT, 16, "what it reads, column = key", anchor="start", bold=True)
-    for layer in range(layers):
+    if len(shown) < layers:
+        draw_overview(drawing, maps, names, row, which)
+    for k, layer in enumerate(shown):
         for head in range(heads):
-            y = 30 + layer * (heads * STRIP + 6) + head * STRIP
+            y = 30 + k * (heads * STRIP + 6) + head * STRIP
             label = f"layer {layer}, head {head}"
             own = jobs.get((layer, head), [])
             draw_strip(drawing, maps[layer, head, row], names, row, y, wide, label)
             out = "✗ " if after is not None and (layer, head) == which else ""
+            label = label if len(shown) == layers else f"head {head}"
             words = f"{out}{label}" + (f" · {', '.join(own[:3])}" if own else "") + (" …" if own[3:] else "")
             drawing.text(LEFT - 8, y + STRIP / 2, words, anchor="end", bold=(layer, head) == which,
                          colour=COLOURS["red"] if (layer, head) == which else COLOURS["black"])  # fmt: skip
@@ -109,7 +132,27 @@ def atlas_drawing(maps, names, row: int, which, before, after, jobs) -> Drawing:
         drawing.text(LEFT - 8, place[i], f"{names[i]}  {i}", anchor="end", bold=i == row)
     draw_losses(drawing, names, place, high, before, after)
     draw_cells(drawing, maps[which], names, row, place, high)
+    for query, key in marked.items():
+        drawing.rect(LEFT + key * wide, place[query] - high / 2, wide - 1, high - 1, "none", COLOURS["red"])
     return drawing
+
+
+def draw_overview(drawing, maps, names, row: int, which) -> None:
+    """A square for every head of a deep model, beside the strips: columns are layers, rows heads."""
+    (layers, heads), (start, end) = maps.shape[:2], OVERVIEW
+    wide = (end - start) / layers
+    drawing.text(start, 16, "sharpest look", anchor="start", bold=True)
+    for (layer, head), weight in np.ndenumerate(sharpest(maps, row)):
+        y = 30 + head * STRIP
+        best = 1 + int(maps[layer, head, row, 1:row].argmax()) if row > 1 else 0
+        hover = f"layer {layer}, head {head}: {names[row]} → {names[best]} ({best}): {weight:.2f}"
+        drawing.rect(start + layer * wide, y, wide - 1, STRIP - 3, colour_of(weight), hover=hover)
+    x, below = start + which[0] * wide, 30 + heads * STRIP
+    for side in (x - 0.5, x + wide - 0.5):
+        drawing.line(side, 28, side, below - 2, COLOURS["red"], 1.5)
+    for layer in range(0, layers, max(1, layers // 5)):
+        drawing.text(start + (layer + 0.5) * wide, below + 6, layer, size=13)
+    drawing.text(end + 6, below + 6, "layer", anchor="start", size=13)
 
 
 def draw_strip(drawing, weights, names, row: int, y: float, wide: float, label: str) -> None:

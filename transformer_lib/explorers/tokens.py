@@ -135,7 +135,9 @@ def _token_parts(text, ids, pieces, spans) -> list[tuple]:
     for k, (i, piece, span) in enumerate(zip(ids, pieces, spans, strict=True)):
         if k == 0 or span != spans[k - 1]:
             tint += 1
-        word, words = readable(piece), f"id {i}: {readable(piece)}"
+        alone = spans.count(span) == 1  # a byte-level vocabulary may cut a character in two
+        word = readable(text[slice(*span)] if alone and not piece.startswith("\u2581") else piece)
+        words = f"id {i}: {word}"
         if _is_byte(piece):
             letter = text[slice(*span)]
             word = readable(letter) if letter.isascii() and letter.isprintable() else piece[3:5]

@@ -59,12 +59,15 @@ def passes(prompt: int, new: int, lengths, with_cache, without) -> Figure:
     return fig
 
 
-def times(lengths, cached, recomputed) -> Figure:
-    """Milliseconds for one more token against the tokens before it, and their ratio."""
+def times(lengths, cached, recomputed, floor: float | None = None) -> Figure:
+    """Milliseconds for one more token against the tokens before it, and their ratio; floor: the least possible."""
     fig = new_figure(8.0, 3.3)
     left, right = fig.subplots(1, 2, width_ratios=(1.3, 1))
     left.plot(lengths, recomputed, "s-", color=REPEATED, label="recompute everything")
     left.plot(lengths, cached, "o-", color=CACHED, label="with the cache")
+    if floor is not None:
+        left.axhline(floor, color=COLOURS["black"], ls=(0, (4, 3)), lw=1.6, label="reading all weights once")
+        left.set_ylim(floor / 2, 12 * max(recomputed))  # room for the legend
     left.set(ylabel="milliseconds per token", yscale="log", title="time for one more token")
     left.legend(loc="upper left")
     right.plot(lengths, np.divide(recomputed, cached), "o-", color=COLOURS["black"])

