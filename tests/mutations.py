@@ -214,7 +214,7 @@ MUTATIONS = [
         "Nucleus sampling drops the token that reaches p.",
         "generation",
         ("before = ordered.cumsum(dim=-1) - ordered", "before = ordered.cumsum(dim=-1)"),
-        ("before >= top_p, 0)", "(before >= top_p) & (before > ordered), 0)"),
+        ("before >= max(top_p, 1e-30), 0)", "(before >= top_p) & (before > ordered), 0)"),
         tests=(CUTS,),
     ),
     of_source(

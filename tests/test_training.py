@@ -343,6 +343,9 @@ def test_windows_begin_where_they_may():
         ({"betas": (0.9, 1.0)}, "betas"),
         ({"seed": -1}, "seed"),
         ({"threads": 0}, "threads"),
+        ({"threads": 10**6}, "threads must be at most 256; got 1,000,000"),
+        ({"steps": 10**30}, "steps must be at most"),
+        ({"seed": 2**63}, "below 2\\^63"),
     ],
 )
 def test_a_training_config_that_cannot_be_is_refused(changes, message):

@@ -36,12 +36,12 @@ def load(options):
     """(model, tokenizer, ids that end the text)."""
     if options.max_new_tokens is not None and options.max_new_tokens < 1:
         raise ValueError(f"--max-new-tokens must be a whole number of at least 1; got {options.max_new_tokens}.")
-    if options.model:
+    if options.model is not None:
         from transformer_lib.pretrained import load_pretrained
 
         model, tokenizer = load_pretrained(options.model)
         return model, tokenizer, stop_ids(tokenizer)
-    if options.folder:
+    if options.folder is not None:
         from transformer_lib.checkpoint import load_model, load_tokenizer
 
         tokenizer = load_tokenizer(options.folder)

@@ -118,7 +118,7 @@ def collect(folder: pathlib.Path, recompute: bool = False) -> list[Row]:
     """
     paths = sorted(pathlib.Path(folder).glob("*.ipynb"))
     if not paths:
-        raise FileNotFoundError(f"no notebooks in {folder}; run this from the project's folder or pass --notebooks")
+        raise FileNotFoundError(f"no notebooks in {folder}; run this from the project's folder or pass --notebooks.")
     rows = []
     for path in paths:
         notebook = nbformat.read(path, as_version=4)
