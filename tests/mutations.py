@@ -186,7 +186,7 @@ MUTATIONS = [
         "Every seed draws the same batches.",
         "training",
         ("(config.seed * 1_000_003 + step) % 2**32", "step"),
-        tests=("test_training.py::test_the_same_seed_gives_the_same_bits_and_another_seed_others",),
+        tests=("test_training.py::test_the_seed_of_the_config_draws_other_batches_for_the_same_weights",),
     ),
     of_source(
         "optimizer forgotten",

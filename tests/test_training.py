@@ -1,5 +1,6 @@
 """Training: the same seed gives the same bits, whatever happens to a run changes no loss, and nothing is lost."""
 
+import dataclasses
 import json
 import math
 import os
@@ -54,6 +55,12 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others():
     once = losses()
     assert once == losses() and len(once) == 12
     assert once != losses(seed=4)
+
+
+def test_the_seed_of_the_config_draws_other_batches_for_the_same_weights():
+    model, batches, config = setup()
+    other = train(model, batches, dataclasses.replace(config, seed=4), progress=False).losses
+    assert all(a != b for a, b in zip(other, losses(), strict=True))
 
 
 def test_other_processes_give_the_same_bits(tmp_path):
