@@ -67,6 +67,33 @@ def test_other_processes_give_the_same_bits(tmp_path):
     assert finished(start(tmp_path, 12)) == losses()
 
 
+WHOLE_RUN = """
+import hashlib, sys
+from training_task import setup
+from transformer_lib import generate
+from transformer_lib.training import train
+model, batches, config = setup(threads=int(sys.argv[1]))
+losses = train(model, batches, config, progress=False).losses
+weights = hashlib.sha256(b"".join(weight.detach().numpy().tobytes() for weight in model.parameters())).hexdigest()
+drawn = generate(model.eval(), batches(0, config)[:, :4], max_new_tokens=9, temperature=1.0, seed=5).tolist()
+print([loss.hex() for loss in losses], weights, drawn)
+"""
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_losses_weights_and_drawn_text_are_the_same_bits_in_every_process(threads):
+    """Whatever Python's own order of sets and hashes: with one seed and one number of threads, on one machine."""
+
+    def printed(hash_seed: str) -> str:
+        paths = os.pathsep.join(filter(None, [str(SCRIPT.parent), os.environ.get("PYTHONPATH")]))
+        environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": paths}
+        command = [sys.executable, "-c", WHOLE_RUN, str(threads)]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+    first = printed("1")
+    assert first == printed("2") and first.count("0x1") == 12
+
+
 def test_the_callers_random_numbers_and_threads_are_left_alone():
     threads = torch.get_num_threads()
     model, batches, config = setup()
