@@ -8,6 +8,7 @@ hidden source have no prompt in the page (the model is asked for execution count
 import contextlib
 import json
 import os
+import pathlib
 import secrets
 import shutil
 import socket
@@ -54,6 +55,8 @@ PICTURE = """async e => { const picture = e.querySelector('.explorer-picture');
 CONTROLS = "[role=slider], input, textarea, button"
 CUT_LABELS = """e => [...e.querySelectorAll('.widget-label, .widget-label-basic span')]
     .filter(l => l.scrollWidth > l.clientWidth + 1 && l.clientWidth > 0).map(l => l.innerText)"""
+
+LAYOUT = pathlib.Path(__file__).with_name("layout.js").read_text(encoding="utf-8").replace("PANEL", PANEL)
 
 
 def chromium() -> str | None:
@@ -147,6 +150,36 @@ class Notebook:
             self.page.wait_for_function(RAN, timeout=seconds * 1000)
         self.page.wait_for_timeout(700)
         return ([] if fine else ["a cell failed"]) + self.page.evaluate(ERRORS) + self.console
+
+    def run_again(self) -> list[str]:
+        """Restart the kernel and run all cells."""
+        self.page.evaluate(
+            """async () => { const w = window.jupyterapp.shell.currentWidget;
+                await w.sessionContext.session.kernel.restart();
+                await window.jupyterapp.commands.execute('notebook:clear-all-cell-outputs'); }"""
+        )
+        self.page.wait_for_function(IDLE, timeout=90_000)
+        return self.run()
+
+    def trusted(self) -> bool:
+        """Whether JupyterLab trusts what is stored, as it does where the notebook was run before."""
+        return self.page.evaluate(
+            "() => [...window.jupyterapp.shell.currentWidget.content.model.cells].some(c => c.trusted)"
+        )
+
+    def narrow_and_dark(self, width=900) -> list[str]:
+        """What is cut or too pale in a narrow window, in both themes."""
+        found = []
+        self.page.set_viewport_size({"width": width, "height": 1500})
+        for theme in ("JupyterLab Dark", "JupyterLab Light"):
+            self.page.evaluate(
+                f"() => window.jupyterapp.commands.execute('apputils:change-theme', {{theme: '{theme}'}})"
+            )
+            light = str(theme.endswith("Light")).lower()
+            self.page.wait_for_selector(f"body[data-jp-theme-light='{light}']", state="attached", timeout=30_000)
+            self.page.wait_for_timeout(700)
+            found += [f"{theme}: {fault}" for fault in self.page.evaluate(LAYOUT)]
+        return found
 
     def explorers(self):
         """The explorers of the page, as element handles."""

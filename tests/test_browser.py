@@ -45,6 +45,15 @@ HtmlExplorer(draw, {"text": widgets.Text("hello", description="text")}, title="w
 """
 
 
+POOR = """
+from IPython.display import HTML, display
+display(HTML("<div style='width: 3000px; background: #ddd; color: #000'>wide</div>"))
+display(HTML("<p style='background: #777; color: #888'>pale</p>"))
+display(HTML("<p style='background: #fff; color: #767676'>just dark enough</p>"))
+"""
+RESTARTED = "02_attention.ipynb"  # it runs the quickest
+
+
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
     """A copy of the notebooks in a running JupyterLab, and a browser: a function that opens one of them."""
@@ -54,7 +63,15 @@ def lab(tmp_path_factory):
     if NAMES:
         for folder in ("notebooks", "figures"):
             shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
-    cells = [CONTROL, "make('fine')", WORDS, "make('dead')", "make('raising')", "raise RuntimeError('broken cell')"]
+    cells = [
+        CONTROL,
+        "make('fine')",
+        WORDS,
+        "make('dead')",
+        "make('raising')",
+        POOR,
+        "raise RuntimeError('broken cell')",
+    ]
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
     nbformat.write(new_notebook(cells=[new_code_cell(c) for c in cells], metadata=kernel), root / "control.ipynb")
     with jupyter_lab(root, home) as (address, token), sync_playwright() as playwright:
@@ -70,11 +87,16 @@ def test_notebook_shows_its_pictures_runs_and_follows_the_keyboard(lab, name):
     images = [output.metadata["image/png"] for output in outputs if "image/png" in output.get("data", {})]
     notebook = lab(f"notebooks/{name}")
     try:
+        assert not notebook.trusted()
         assert notebook.stored_faults(len(images)) == []
         assert notebook.run() == []
         explorers = notebook.explorers()
         assert len(explorers) == sum(about.get("kind") == "explorer" for about in images)
         assert [fault for explorer in explorers for fault in notebook.move_all(explorer)] == []
+        assert notebook.narrow_and_dark() == []
+        if name == RESTARTED:
+            assert notebook.run_again() == []
+            assert [fault for explorer in notebook.explorers() for fault in notebook.move_all(explorer)] == []
     finally:
         notebook.close()
 
@@ -92,5 +114,9 @@ def test_the_test_itself_sees_a_dead_slider_a_raising_callback_and_a_broken_cell
         assert sum("does not follow" in fault for fault in faults) == 2
         assert any("never changes" in fault for fault in faults)
         assert any("ValueError: planted" in fault for fault in notebook.move_all(raising))
+        poor = notebook.narrow_and_dark()
+        assert any("px wide where" in fault and fault.endswith("wide") for fault in poor)
+        assert not any("just dark enough" in fault for fault in poor)
+        assert sum("pale" in fault and "contrast 1." in fault for fault in poor) == 2, "in either theme"
     finally:
         notebook.close()

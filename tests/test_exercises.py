@@ -46,6 +46,78 @@ def test_every_exercise_is_used_by_a_notebook_with_its_solution():
     assert solved == set(registry())
 
 
+# What a learner may hand in: every exercise answers with one line, and goes on working.
+
+
+def _change_everything(*arguments):
+    for argument in arguments:
+        if isinstance(argument, torch.Tensor | np.ndarray):
+            argument[...] = 0
+        elif isinstance(argument, list | dict):
+            argument.clear()
+    return arguments[0] if arguments else 0
+
+
+def _raises(error):
+    def attempt(*arguments):
+        raise error
+
+    return attempt
+
+
+class _Hostile:
+    """Every question about it raises."""
+
+    def __getattr__(self, name):
+        raise RuntimeError(name)
+
+    def __len__(self):
+        raise RuntimeError("len")
+
+    def __repr__(self):
+        raise RuntimeError("repr")
+
+
+HANDED_IN = {
+    "raises": _raises(ValueError("two\nlines")),
+    "raises without words": _raises(KeyError()),
+    "recursion": _raises(RecursionError("maximum recursion depth exceeded")),
+    "no memory": _raises(MemoryError()),
+    "exit": _raises(SystemExit(3)),
+    "stops a loop": _raises(StopIteration()),
+    "None": lambda *arguments: print(end=""),
+    "changes its arguments": _change_everything,
+    "text": lambda *arguments: "a\x00" * 1000,
+    "itself": lambda *arguments: HANDED_IN,
+    "nan": lambda *arguments: float("nan"),
+    "empty": lambda *arguments: torch.zeros(0),
+    "complex": lambda *arguments: np.ones(3, complex),
+    "objects": lambda *arguments: np.array([None, "x"], dtype=object),
+    "bool": lambda *arguments: True,
+    "a large number": lambda *arguments: 10**400,
+    "a generator": lambda *arguments: (x for x in arguments),
+    "a type": lambda *arguments: torch.Tensor,
+    "on the meta device": lambda *arguments: torch.zeros(3, device="meta"),
+    "hostile": lambda *arguments: _Hostile(),
+    "wants no arguments": lambda: 0,
+    "wants names": lambda *, x: x,
+    "no function": 7,
+    "a class": torch.nn.Linear,
+    "a module": torch.nn.Linear(2, 3),
+}
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=lambda e: e.name)
+def test_whatever_is_handed_in_gets_one_line(exercise):
+    before = exercise.arguments()
+    for what, attempt in HANDED_IN.items():
+        verdict = exercise.judge(attempt)
+        assert verdict.status == "wrong", what
+        assert verdict.message.strip() and "\n" not in verdict.message and len(verdict.message) < 400, (what, verdict)
+    assert not exercises._changed(tuple(before), tuple(exercise.arguments())), "its cases are as they were"
+    assert exercise.judge(exercise.reference).status == "right"
+
+
 # The mechanism itself, on one exercise.
 
 

@@ -131,6 +131,7 @@ def test_cuts_by_hand():
     close(cut(top_p=1.0), 0.1, 0.4, 0.2, 0.3)
     close(cut(top_p=0.5), 0, 4 / 7, 0, 3 / 7)
     close(cut(top_p=1e-9), 0, 1, 0, 0)
+    close(cut(top_p=1e-300), 0, 1, 0, 0)  # 0 in float32
     close(cut(top_k=3, top_p=0.75), 0, 4 / 7, 0, 3 / 7)  # p counts within the k kept: 4/9 + 3/9 reach 0.75
     close(cut(temperature=0.5), 1 / 30, 16 / 30, 4 / 30, 9 / 30)
     ties = next_token_probabilities(torch.zeros(1, 5), top_k=2)[0]

@@ -290,8 +290,8 @@ def test_llama_3_scaling(tmp_path):
         ({"metadata": {"block_count": None}}, r"does not say llama\.block_count"),
         ({"metadata": {"block_count": 3}}, r"tensor blk\.2\.attn_norm\.weight is missing: .* 3 blocks"),
         (
-            {"metadata": {"block_count": 2**31 - 1}},
-            r"blk\.2\.attn_norm\.weight is missing: .* 2147483647 blocks",
+            {"metadata": {"block_count": 9_999}},
+            r"blk\.2\.attn_norm\.weight is missing: .* 9999 blocks",
         ),
         ({"metadata": {"block_count": 1}}, r"tensor blk\.1\..* has no place"),
         ({"metadata": {"embedding_length": 48}}, r"llama\.rope\.dimension_count is 4; these layers have only d_k=8"),

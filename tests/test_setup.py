@@ -4,13 +4,14 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
 import tomllib
 import urllib.error
 import urllib.request
-from importlib.metadata import version
+from importlib.metadata import metadata, version
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -72,6 +73,34 @@ def test_pins_lie_within_the_bounds_of_the_package():
     for requirement in map(packaging.Requirement, project["dependencies"]):
         assert requirement.specifier.contains(pinned[requirement.name]), str(requirement)
     assert "-e ." in (ROOT / "requirements.txt").read_text().splitlines()
+
+
+SUPPORTED = ("3.11", "3.12", "3.13")
+
+
+def test_the_supported_pythons_are_the_same_everywhere_and_every_pin_admits_them():
+    specifiers = pytest.importorskip("packaging.specifiers")
+    wanted = specifiers.SpecifierSet(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"])
+    assert tuple(f"3.{minor}" for minor in range(30) if wanted.contains(f"3.{minor}.1")) == SUPPORTED
+    for text in ((ROOT / "README.md").read_text(), (CI / "python.sh").read_text()):
+        assert "3.11, 3.12 or 3.13" in text
+    for name in ("requirements.txt", "tests/requirements.txt"):
+        for match in pins(ROOT / name).values():
+            admitted = specifiers.SpecifierSet(metadata(match[1]).get("Requires-Python") or "")
+            assert all(admitted.contains(f"{python}.1") for python in SUPPORTED), f"{match[0]} refuses a Python"
+
+
+@pytest.mark.parametrize("python", SUPPORTED)
+def test_every_file_can_be_read_by_each_supported_python(python):
+    """Its syntax alone: running under 3.12 and 3.13 is tried by hand, as the README says."""
+    here = Path.home().glob(f".pyenv/versions/{python}.*/bin/python")
+    found = next(map(str, here), None) or shutil.which(f"python{python}")
+    if found is None:
+        pytest.skip(f"there is no Python {python} on this machine")
+    code = "import sys; [compile(open(path, encoding='utf-8').read(), path, 'exec') for path in sys.argv[1:]]"
+    files = [*(ROOT / "transformer_lib").rglob("*.py"), *(ROOT / "tests").rglob("*.py"), *CI.glob("*.py")]
+    ran = subprocess.run([found, "-W", "error", "-c", code, *files], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
 
 
 def test_what_the_requirements_bring_is_pinned_too(monkeypatch):

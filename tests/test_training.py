@@ -1,5 +1,6 @@
 """Training: the same seed gives the same bits, whatever happens to a run changes no loss, and nothing is lost."""
 
+import dataclasses
 import json
 import math
 import os
@@ -56,8 +57,41 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others():
     assert once != losses(seed=4)
 
 
+def test_the_seed_of_the_config_draws_other_batches_for_the_same_weights():
+    model, batches, config = setup()
+    other = train(model, batches, dataclasses.replace(config, seed=4), progress=False).losses
+    assert all(a != b for a, b in zip(other, losses(), strict=True))
+
+
 def test_other_processes_give_the_same_bits(tmp_path):
     assert finished(start(tmp_path, 12)) == losses()
+
+
+WHOLE_RUN = """
+import hashlib, sys
+from training_task import setup
+from transformer_lib import generate
+from transformer_lib.training import train
+model, batches, config = setup(threads=int(sys.argv[1]))
+losses = train(model, batches, config, progress=False).losses
+weights = hashlib.sha256(b"".join(weight.detach().numpy().tobytes() for weight in model.parameters())).hexdigest()
+drawn = generate(model.eval(), batches(0, config)[:, :4], max_new_tokens=9, temperature=1.0, seed=5).tolist()
+print([loss.hex() for loss in losses], weights, drawn)
+"""
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_losses_weights_and_drawn_text_are_the_same_bits_in_every_process(threads):
+    """Whatever Python's own order of sets and hashes: with one seed and one number of threads, on one machine."""
+
+    def printed(hash_seed: str) -> str:
+        paths = os.pathsep.join(filter(None, [str(SCRIPT.parent), os.environ.get("PYTHONPATH")]))
+        environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": paths}
+        command = [sys.executable, "-c", WHOLE_RUN, str(threads)]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+    first = printed("1")
+    assert first == printed("2") and first.count("0x1") == 12
 
 
 def test_the_callers_random_numbers_and_threads_are_left_alone():
@@ -343,6 +377,9 @@ def test_windows_begin_where_they_may():
         ({"betas": (0.9, 1.0)}, "betas"),
         ({"seed": -1}, "seed"),
         ({"threads": 0}, "threads"),
+        ({"threads": 10**6}, "threads must be at most 256; got 1,000,000"),
+        ({"steps": 10**30}, "steps must be at most"),
+        ({"seed": 2**63}, "below 2\\^63"),
     ],
 )
 def test_a_training_config_that_cannot_be_is_refused(changes, message):

@@ -16,6 +16,7 @@ CHOICES = {
 }
 COUNTS = ("vocab_size", "d_model", "n_layers", "n_heads", "max_seq_len", "d_ff_multiple")
 OPTIONAL_COUNTS = ("n_kv_heads", "head_dim", "d_ff")
+LARGEST, MOST_LAYERS = 2**31 - 1, 10_000  # what is beyond is a slip, and would end in an overflow or never
 FLAGS = ("bias", "tie_embeddings", "causal", "embedding_scale", "scale_scores", "residual")
 
 
@@ -108,6 +109,9 @@ class TransformerConfig:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise ValueError(f"{name} must be a whole number of at least {least}; got {value!r}.")
+            most = MOST_LAYERS if name.endswith("_layers") else LARGEST
+            if value > most:
+                raise ValueError(f"{name} must be at most {most:,}; got {value:,}.")
         for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {getattr(self, name)!r}.")

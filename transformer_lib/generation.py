@@ -32,7 +32,7 @@ def next_token_probabilities(
     if top_p is not None and top_p < 1:  # a float32 sum may reach 1 before its end
         ordered = ordered / ordered.sum(dim=-1, keepdim=True)
         before = ordered.cumsum(dim=-1) - ordered  # what the likelier tokens already sum to
-        ordered = ordered.masked_fill(before >= top_p, 0)
+        ordered = ordered.masked_fill(before >= max(top_p, 1e-30), 0)  # a smaller p would be 0 in float32
         # The likeliest token always stays, so that the rows can be brought back to a sum of one.
     kept = torch.zeros_like(probabilities).scatter_(-1, order, ordered)
     return kept / kept.sum(dim=-1, keepdim=True)

@@ -52,7 +52,7 @@ class Run:
             raise RunIsBusy(
                 f"Another process is training into {self.folder}: wait for it, or choose another folder."
             ) from None
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the name
             raise OSError(
                 f"Nothing can be saved in {self.folder} ({checkpoint.reason(error)}); choose another folder."
             ) from None

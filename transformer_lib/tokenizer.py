@@ -61,7 +61,8 @@ class Tokenizer:
                 sentence_iterator=iter(lines),
                 model_writer=model,
                 model_type="bpe",
-                vocab_size=max(vocab_size, 256),  # fewer cannot be, and the error then names the least
+                # Fewer than 256 cannot be, nor can more than one piece per character; the error then names the bound.
+                vocab_size=min(max(vocab_size, 256), len(text) + 1_000),
                 byte_fallback=True,
                 character_coverage=0.9995,  # the rarest characters are left to the bytes
                 normalization_rule_name="identity",

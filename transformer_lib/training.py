@@ -17,11 +17,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from transformer_lib.config import LARGEST
 from transformer_lib.devices import choose_threads, pick_device, using_threads
 from transformer_lib.losses import cross_entropy
 from transformer_lib.runs import Run, interruptible, progress_bar
 
 SCHEDULES = ("cosine", "inverse_sqrt", "constant")
+MOST_THREADS = 256  # asked for many more, the system may end the process instead of answering
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,10 +66,13 @@ class TrainConfig:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{name} must be a whole number of at least 1; got {value!r}.")
+            most = MOST_THREADS if name == "threads" else LARGEST
+            if value > most:
+                raise ValueError(f"{name} must be at most {most:,}; got {value:,}.")
         for name in ("seed", "warmup_steps"):
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-                raise ValueError(f"{name} must be a whole number of at least 0; got {value!r}.")
+            if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
+                raise ValueError(f"{name} must be a whole number of at least 0, and below 2^63; got {value!r}.")
         for name in ("learning_rate", "weight_decay", "final_fraction", "grad_clip"):
             value = getattr(self, name)
             if value is None and name == "grad_clip":

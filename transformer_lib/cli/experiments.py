@@ -7,13 +7,15 @@ from pathlib import Path
 
 from transformer_lib.experiments import results, runner
 
+MOST = {"seeds": 1_000, "steps": 1_000_000, "workers": 1_000}
+
 
 def run(options) -> int:
     names = options.only or runner.NAMES
     for what in ("seeds", "steps", "workers"):
         value = getattr(options, what)
-        if value is not None and value < 1:
-            raise ValueError(f"--{what} must be at least 1; got {value}.")
+        if value is not None and not 1 <= value <= MOST[what]:
+            raise ValueError(f"--{what} must be from 1 to {MOST[what]:,}; got {value}.")
     if options.steps is not None and options.out is None:
         raise ValueError("--steps makes runs that prove nothing: give --out FILE, so that the real results stay.")
     path = Path(options.out) if options.out else results.FILE

@@ -55,12 +55,12 @@ def load(options):
         raise ValueError(f"--max-new-tokens must be a whole number of at least 1; got {options.max_new_tokens}.")
     if options.chat and not options.model:
         raise ValueError("--chat needs a chat model beside it, as in: generate --model smollm2-135m --chat …")
-    if options.model:
+    if options.model is not None:
         from transformer_lib.pretrained import load_pretrained
 
         model, tokenizer = load_pretrained(options.model)
         return model, tokenizer, stop_ids(tokenizer)
-    if options.folder:
+    if options.folder is not None:
         from transformer_lib.checkpoint import load_model, load_tokenizer
 
         tokenizer = load_tokenizer(options.folder)

@@ -7,11 +7,13 @@ import re
 import sys
 from pathlib import Path
 
+import psutil
 import torch
 from torch import Tensor
 
 from transformer_lib import corpus, toy
-from transformer_lib.config import TransformerConfig
+from transformer_lib.accounting import gb, training_memory
+from transformer_lib.config import LARGEST, TransformerConfig
 from transformer_lib.devices import pick_device
 from transformer_lib.generation import generate
 from transformer_lib.model import Transformer
@@ -28,6 +30,10 @@ SAMPLE_TOKENS = 120
 
 def run(options) -> int:
     pick_device(options.device)  # refused before the text is read, not after
+    for name in ("context", "vocabulary"):
+        value = getattr(options, name)
+        if value is not None and not 1 <= value <= LARGEST:
+            raise ValueError(f"--{name} must be a whole number from 1 to {LARGEST:,}; got {value}.")
     (train_stories if options.text is None else train_text)(options)
     return 0
 
@@ -41,6 +47,7 @@ def train_stories(options) -> None:
         longest = max(longest, 2 * base.max_seq_len)
     base = base.replace(max_seq_len=longest)
     config, training = config_of(options, base), training_of(options, toy.TRAINING)
+    refuse_what_does_not_fit(config, training, context)
     is_the_toy = (config, training, context) == (toy.CONFIG, toy.TRAINING, toy.CONTEXT)
     out = Path(options.out) if options.out else toy.toy_folder() if is_the_toy else Path("runs", "stories")
     model, tokenizer, history = toy.train_toy(out, config, training, context)
@@ -61,6 +68,7 @@ def train_text(options) -> None:
     base = toy.CONFIG.replace(vocab_size=tokenizer.vocab_size, max_seq_len=context + 1)
     config = config_of(options, base)
     training = training_of(options, toy.TRAINING)
+    refuse_what_does_not_fit(config, training, context)
     cut = len(ids) - max(int(HELD_OUT * len(ids)), context + 1)
     held_out = windows(ids[cut:], context)
     out = Path(options.out) if options.out else Path("runs", Path(options.text).stem)
@@ -95,6 +103,16 @@ def training_of(options, base: TrainConfig) -> TrainConfig:
     return dataclasses.replace(base, **chosen)
 
 
+def refuse_what_does_not_fit(config: TransformerConfig, training: TrainConfig, context: int) -> None:
+    """Say so before anything is built: a system that has run out of memory ends programs instead of answering."""
+    needed, free = training_memory(config, context, training.batch_size).total, psutil.virtual_memory().available
+    if pick_device(training.device).type == "cpu" and needed > free:
+        raise ValueError(
+            f"This training needs {gb(needed)} of memory, and {gb(free)} are free: take a smaller --width, --layers, "
+            f"--vocabulary, --batch-size or --context, or end other programs."
+        )
+
+
 def learn_vocabulary(text: str, size: int | None) -> Tokenizer:
     """A vocabulary of `size` pieces; None: as many as the text gives examples for, up to the toy's 1,024.
 
@@ -115,7 +133,7 @@ def learn_vocabulary(text: str, size: int | None) -> Tokenizer:
 
 def fitting_context(n_tokens: int, wanted: int | None) -> int:
     """Tokens per sequence: as wanted, or the toy's; shorter, with a note, where a tenth of the text fills none."""
-    context = wanted or toy.CONTEXT
+    context = toy.CONTEXT if wanted is None else wanted
     longest = n_tokens // 10 - 1
     if context <= longest or n_tokens >= 20 * (context + 1):
         return context

@@ -27,11 +27,14 @@ def load(path: Path | None = None) -> dict:
     """{experiment: {variant: {seed: result}}}; empty if nothing was run yet. Raises ValueError for a damaged file."""
     path = FILE if path is None else Path(path)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except ValueError:
-        raise ValueError(f"{path} is no JSON file; delete it and run `make experiments` again.") from None
+    except (OSError, ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} is no JSON file of results; delete it and run `make experiments` again.")
+    return found
 
 
 def store(path: Path, experiment: str, variant: str, seed: int, result: dict) -> None:

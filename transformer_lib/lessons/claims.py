@@ -118,10 +118,14 @@ def collect(folder: pathlib.Path, recompute: bool = False) -> list[Row]:
     """
     paths = sorted(pathlib.Path(folder).glob("*.ipynb"))
     if not paths:
-        raise FileNotFoundError(f"no notebooks in {folder}; run this from the project's folder or pass --notebooks")
+        raise FileNotFoundError(f"no notebooks in {folder}; run this from the project's folder or pass --notebooks.")
     rows = []
     for path in paths:
-        notebook = nbformat.read(path, as_version=4)
+        try:
+            notebook = nbformat.read(path, as_version=4)
+        except Exception as error:  # what nbformat raises on a damaged file is whatever happens first
+            reason = str(error).strip().split("\n")[0][:200]
+            raise ValueError(f"{path} is no notebook, or it is damaged ({type(error).__name__}: {reason}).") from None
         if recompute:
             from transformer_lib.lessons.build import execute
 

@@ -36,7 +36,10 @@ def _first(sentences) -> str | None:
 def _short(value) -> str:
     if _is_array(value):
         return f"an array of shape {tuple(value.shape)}"
-    text = repr(value)
+    return _cut(" ".join(repr(value).split()))
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= 80 else f"{text[:77]}…"
 
 
@@ -77,7 +80,7 @@ def _number_difference(got, expected, tolerance: float) -> str | None:
     if isinstance(got, bool) or not isinstance(got, numbers.Number):
         return f"expected one number, got {_short(got)}"
     if isinstance(expected, numbers.Integral):
-        return None if got == expected else f"expected {expected:,}, got {got:,}"
+        return None if got == expected else f"expected {expected:,}, got {_cut(f'{got:,}')}"
     close = np.isclose(got, expected, rtol=tolerance, atol=tolerance, equal_nan=True)
     return None if close else f"expected {expected:.5g}, got {got:.5g}"
 

@@ -74,13 +74,17 @@ class Exercise:
                     results.append(attempt(*given))
             except NotImplementedError:
                 return Verdict(OPEN, "not tried yet")
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 return Verdict(WRONG, _raised(error))
             if results[-1] is ... or (results[-1] is None and not results[:-1]):
                 return _nothing(attempt, results[-1])
             if changed := _changed(case, given):
                 return Verdict(WRONG, f"it changes its argument {changed} in place; work on a copy and return that")
-        return self._compare(results)
+        try:
+            return self._compare(results)
+        except Exception as error:  # a result may be anything, and refuse every question
+            kind = type(results[0]).__name__
+            return Verdict(WRONG, f"its result, a {kind}, cannot be compared: that raises {type(error).__name__}")
 
     def _compare(self, results: list) -> Verdict:
         wrong = self._differences(results, self.reference)
@@ -112,7 +116,7 @@ def _nothing(attempt: Callable, result) -> Verdict:
     return Verdict(WRONG, "it returns None: end it with `return …`")
 
 
-def _raised(error: Exception) -> str:
+def _raised(error: BaseException) -> str:
     if isinstance(error, _TookTooLongError):
         return f"it did not end within {SECONDS} seconds; look for a loop that never stops"
     outside = ("/transformer_lib/", "site-packages")

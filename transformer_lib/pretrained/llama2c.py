@@ -64,10 +64,13 @@ def read_header(path: Path) -> tuple[TransformerConfig, int, int]:
     d_model, d_ff, n_layers, n_heads, n_kv_heads, vocab_size, max_seq_len = counts
     if shared is None:  # the legacy format's sign for a separate unembedding is a negative vocabulary
         shared, vocab_size = vocab_size > 0, abs(vocab_size)
-    cfg = make_config(
-        path, vocab_size=vocab_size, d_model=d_model, n_layers=n_layers, n_heads=n_heads, n_kv_heads=n_kv_heads,
-        d_ff=d_ff, max_seq_len=max_seq_len, tie_embeddings=bool(shared),
-    )  # fmt: skip
+    try:
+        cfg = make_config(
+            path, vocab_size=vocab_size, d_model=d_model, n_layers=n_layers, n_heads=n_heads, n_kv_heads=n_kv_heads,
+            d_ff=d_ff, max_seq_len=max_seq_len, tie_embeddings=bool(shared),
+        )  # fmt: skip
+    except ValueError as error:  # any file begins with seven numbers
+        raise ValueError(f"{str(error).rstrip('.')}: it is damaged or no llama2.c file.") from None
     return cfg, version, begin
 
 
