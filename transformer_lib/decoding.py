@@ -36,9 +36,10 @@ CLOSE = 1e-3  # of logits, absolute and relative: two orders of summation in flo
 
 
 class DecodeCopy:
-    """The weights of a `Transformer` as one-row products read them. `nbytes`: the memory that it takes beside the model.
+    """The weights of a `Transformer` as one-row products read them.
 
-    max_len: the tokens of the longest sequence. Weights that change later change nothing here.
+    max_len: the tokens of the longest sequence. nbytes: the memory that the copy takes beside the model: 4 bytes for
+    each weight that multiplies. Weights that change later change nothing here.
     """
 
     def __init__(self, model: Transformer, max_len: int):
@@ -51,7 +52,7 @@ class DecodeCopy:
         elif cfg.positions == "sinusoidal":
             self.added = sinusoids(places, cfg.d_model)
         self.angles = model.rotation(places)  # None, or two of (N, d_k / 2)
-        self.layers = [Layer(block) for block in model.blocks]
+        self.layers = [Layer(block, rope=self.angles is not None) for block in model.blocks]
         self.final_norm = one_row_norm(model.final_norm)
         self.unembedding = Product(model.unembedding)
 
@@ -71,29 +72,35 @@ class DecodeCopy:
         seen = cache.keys[:, :, :, : at + 1].unbind(), cache.values[:, :, :, : at + 1].unbind()  # (1, H_kv, T, d_k)
         for layer, new_k, new_v, k, v in zip(self.layers, *new, *seen):
             x = layer(x, turn, new_k, new_v, k, v)  # (1, d_model)
-        return self.unembedding(self.final_norm(x))  # (1, V)
+        return self.unembedding(self.final_norm(x)).clone()  # (1, V)
 
 
 class Layer:
-    """One block."""
+    """One block. What it computes for a row is written over what it computed for the row before."""
 
-    def __init__(self, block: Block):
+    def __init__(self, block: Block, rope: bool):
         attention, mlp = block.attention, block.mlp
-        self.pre_norm, self.residual = block.pre_norm, block.residual
+        self.pre_norm, self.residual, self.scale = block.pre_norm, block.residual, attention.scale
         self.attention_norm, self.mlp_norm = one_row_norm(block.attention_norm), one_row_norm(block.mlp_norm)
         self.qkv, self.w_o = Product(attention.w_q, attention.w_k, attention.w_v), Product(attention.w_o)
-        self.wide = Product(mlp.w_1, mlp.w_3) if isinstance(mlp, SwiGLU) else Product(mlp.w_1)
+        heads, kv_heads, d_k = attention.n_heads, attention.kv_heads, attention.d_k
+        qkv = self.qkv.out.view(-1, d_k)  # (H + 2 H_kv, d_k)
+        self.qk, self.v = qkv.split([heads + kv_heads, kv_heads])  # (H + H_kv, d_k), (H_kv, d_k)
+        self.turned = torch.empty_like(self.qk) if rope else self.qk  # (H + H_kv, d_k), after RoPE
+        q, self.k = self.turned.split([heads, kv_heads])  # (H, d_k), (H_kv, d_k)
+        # The query heads of a group are as many queries of one key/value head: nothing is repeated.
+        self.q = q.view(1, kv_heads, heads // kv_heads, d_k)  # (1, H_kv, group, d_k)
+        self.gated = isinstance(mlp, SwiGLU)
+        self.wide = Product(mlp.w_1, mlp.w_3) if self.gated else Product(mlp.w_1)
+        self.parts = self.wide.out.chunk(2 if self.gated else 1, dim=1)  # (1, d_ff) each
+        self.activation = None if self.gated else mlp.activation
         self.w_2 = Product(mlp.w_2)
-        self.activation = "swiglu" if isinstance(mlp, SwiGLU) else mlp.activation
-        self.d_k, self.scale, self.turned = attention.d_k, attention.scale, attention.n_heads + attention.kv_heads
-        self.split = [attention.n_heads, attention.kv_heads]
-        self.grouped = (1, attention.kv_heads, attention.n_heads // attention.kv_heads, attention.d_k)
 
     def products(self) -> tuple[Product, ...]:
         return self.qkv, self.w_o, self.wide, self.w_2
 
     def __call__(self, x: Tensor, turn: Tensor | None, new_k: Tensor, new_v: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """x: (1, d_model); new_k, new_v: (H_kv, d_k), the last rows of k, v: (1, H_kv, T, d_k). Returns (1, d_model)."""
+        """(1, d_model) -> (1, d_model). new_k, new_v: (H_kv, d_k), the last rows of k, v: (1, H_kv, T, d_k)."""
         if self.pre_norm:
             x = self.add(x, self.attend(self.attention_norm(x), turn, new_k, new_v, k, v))
             return self.add(x, self.feed(self.mlp_norm(x)))
@@ -104,36 +111,39 @@ class Layer:
         return update.add_(x) if self.residual else update
 
     def attend(self, y: Tensor, turn, new_k, new_v, k, v) -> Tensor:
-        qkv = self.qkv(y).view(-1, self.d_k)  # (H + 2 H_kv, d_k)
-        qk = qkv[: self.turned] if turn is None else qkv[: self.turned] @ turn  # (H + H_kv, d_k)
-        q, key = qk.split(self.split)  # (H, d_k), (H_kv, d_k)
-        new_k.copy_(key)
-        new_v.copy_(qkv[self.turned :])
-        # The query heads of a group are as many queries of one key/value head: nothing is repeated.
-        heads = F.scaled_dot_product_attention(q.view(self.grouped), k, v, scale=self.scale)  # (1, H_kv, group, d_k)
+        self.qkv(y)
+        if turn is not None:
+            torch.mm(self.qk, turn, out=self.turned)
+        new_k.copy_(self.k)
+        new_v.copy_(self.v)
+        heads = F.scaled_dot_product_attention(self.q, k, v, scale=self.scale)  # (1, H_kv, group, d_k)
         return self.w_o(heads.reshape(1, -1))  # (1, d_model)
 
     def feed(self, y: Tensor) -> Tensor:
-        wide = self.wide(y)  # (1, d_ff), for SwiGLU (1, 2 d_ff)
-        if self.activation == "swiglu":
-            first, second = wide.chunk(2, dim=1)  # (1, d_ff) each
+        self.wide(y)
+        if self.gated:
+            first, second = self.parts
             return self.w_2(F.silu(first).mul_(second))  # (1, d_model)
+        (wide,) = self.parts
         wide = F.relu(wide) if self.activation == "relu" else F.gelu(wide, approximate="tanh")
         return self.w_2(wide)  # (1, d_model)
 
 
 class Product:
-    """y = x Wᵀ + b for one row x, of one or several linear layers that read the same x."""
+    """y = x Wᵀ + b for one row x, of linear layers that read the same x, side by side. y is always written to `out`."""
 
     def __init__(self, *linears: nn.Linear):
         self.weight = torch.cat([linear.weight.detach() for linear in linears]).t().contiguous()  # (inputs, outputs)
         biased = linears[0].bias is not None
         self.bias = torch.cat([linear.bias.detach() for linear in linears]) if biased else None  # (outputs,)
+        self.out = self.weight.new_empty(1, self.weight.shape[1])  # (1, outputs)
         self.nbytes = self.weight.nbytes + (self.bias.nbytes if biased else 0)
 
     def __call__(self, x: Tensor) -> Tensor:
         """(1, inputs) -> (1, outputs)."""
-        return torch.mm(x, self.weight) if self.bias is None else torch.addmm(self.bias, x, self.weight)
+        if self.bias is None:
+            return torch.mm(x, self.weight, out=self.out)
+        return torch.addmm(self.bias, x, self.weight, out=self.out)
 
 
 def one_row_norm(norm: nn.Module | None) -> Callable[[Tensor], Tensor]:
@@ -153,7 +163,7 @@ def one_row_norm(norm: nn.Module | None) -> Callable[[Tensor], Tensor]:
 
 
 def rotation_matrix(cos: Tensor, sin: Tensor) -> Tensor:
-    """RoPE at one position as one matrix R: x R is `positions.rotate` of a row x. cos, sin: (d_k / 2,) -> (d_k, d_k)."""
+    """RoPE at one position as a matrix R, (d_k, d_k): x R is `positions.rotate` of a row x. cos, sin: (d_k / 2,)."""
     cos, sin = torch.diag(cos), torch.diag(sin)  # (d_k / 2, d_k / 2)
     return torch.cat([torch.cat([cos, sin], dim=1), torch.cat([-sin, cos], dim=1)])  # (d_k, d_k)
 
@@ -166,8 +176,12 @@ def checked_copy(model: nn.Module, cache: KVCache, token: int, logits: Tensor, s
     """
     if steps < FEWEST_STEPS or not is_plain(model, cache):
         return None
-    copy = DecodeCopy(model, cache.max_len)
-    again = copy.logits(token, cache, cache.length - 1)  # (1, V)
+    copy, at = DecodeCopy(model, cache.max_len), cache.length - 1
+    rows = cache.keys[:, :, :, at], cache.values[:, :, :, at]  # (L, 1, H_kv, d_k) each
+    before = [row.clone() for row in rows]  # what the model has stored for `token`
+    again = copy.logits(token, cache, at)  # (1, V)
+    for row, stored in zip(rows, before):
+        row.copy_(stored)
     return copy if torch.allclose(again, logits, atol=CLOSE, rtol=CLOSE) else None
 
 
