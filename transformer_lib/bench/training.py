@@ -39,7 +39,11 @@ def compare(case: str, kind: str, cfg, size: Size, options) -> Iterator[Row]:
             runs[name] = steps(model, size, plain_loss)
     runs["matrix products alone"], flops = products(cfg, size.batch_size * size.context)
     times = in_turns(runs, options.rounds, options.clock)
-    mine, ceiling, tokens = times.pop("this library"), times.pop("matrix products alone"), size.batch_size * size.context
+    mine, ceiling, tokens = (
+        times.pop("this library"),
+        times.pop("matrix products alone"),
+        size.batch_size * size.context,
+    )
     share = 3 * size.batch_size * flops_per_sequence(cfg, size.context).total / flops / mine.over(ceiling)
     own = dict(zip(("value", "low", "high"), mine.rate(tokens)))
     yield Row(section="train", case=case, what="this library", unit="tokens/s", **own)
