@@ -65,6 +65,10 @@ def add_train(command: argparse.ArgumentParser) -> None:
     ):
         command.add_argument(f"--{name}", type=kind, metavar="X" if kind is float else "N", help=text)
     command.add_argument("--device", help="cpu, cuda or mps (default: a CUDA GPU where there is one)")
+    command.add_argument("--precision", help="float32 (default) or bf16: faster for large models and on GPUs")
+    command.epilog = (
+        "Several processes or GPUs: torchrun --nproc-per-node=N -m transformer_lib train … (N divides --batch-size)."
+    )
     command.set_defaults(run=run_train)
 
 

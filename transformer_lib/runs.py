@@ -39,9 +39,12 @@ class Run:
         self.also = also
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Only one process may train into a folder. The lock ends with the process, however it ends."""
-        if self.folder is None:
+    def locked(self, leads: bool = True) -> Iterator[None]:
+        """Only one process, or one team by the process that leads it, may train into a folder.
+
+        The lock ends with the process, however it ends.
+        """
+        if self.folder is None or not leads:
             yield
             return
         lock = filelock.FileLock(self.folder / LOCK, timeout=0)

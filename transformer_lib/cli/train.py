@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import re
 import sys
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 
 import torch
@@ -13,6 +15,7 @@ from torch import Tensor
 from transformer_lib import corpus, toy
 from transformer_lib.config import TransformerConfig
 from transformer_lib.devices import pick_device
+from transformer_lib.distributed import Team
 from transformer_lib.generation import generate
 from transformer_lib.model import Transformer
 from transformer_lib.tokenizer import Tokenizer
@@ -28,7 +31,9 @@ SAMPLE_TOKENS = 120
 
 def run(options) -> int:
     pick_device(options.device)  # refused before the text is read, not after
-    (train_stories if options.text is None else train_text)(options)
+    training_of(options, toy.TRAINING)
+    with nullcontext() if Team.from_environment().leads else redirect_stdout(io.StringIO()):
+        (train_stories if options.text is None else train_text)(options)
     return 0
 
 
@@ -90,7 +95,7 @@ def config_of(options, base: TransformerConfig) -> TransformerConfig:
 
 def training_of(options, base: TrainConfig) -> TrainConfig:
     """`base` with what the options change."""
-    names = ("steps", "batch_size", "learning_rate", "seed", "threads", "device")
+    names = ("steps", "batch_size", "learning_rate", "seed", "threads", "device", "precision")
     chosen = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     return dataclasses.replace(base, **chosen)
 
