@@ -1,4 +1,4 @@
-"""`python -m transformer_lib COMMAND`: train, generate, count, claims, doctor. Each has its own --help."""
+"""`python -m transformer_lib COMMAND`: train, generate, count, claims, bench, doctor. Each has its own --help."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ def parser() -> argparse.ArgumentParser:
     add_count(commands.add_parser("count", help="print the parameter table of a model"))
     add_experiments(commands.add_parser("experiments", help="train what the notebooks compare"))
     add_claims(commands.add_parser("claims", help="list every number that the notebooks state"))
+    add_bench(commands.add_parser("bench", help="measure how fast this is, beside other libraries and the machine"))
     commands.add_parser("doctor", help="say what this machine has and what is missing").set_defaults(run=run_doctor)
     return top
 
@@ -111,6 +112,26 @@ def add_claims(command: argparse.ArgumentParser) -> None:
     command.set_defaults(run=run_claims)
 
 
+def add_bench(command: argparse.ArgumentParser) -> None:
+    command.description = (
+        "Measure speed. All that is compared takes turns, so that whatever else the machine does falls on all alike; "
+        "the table gives medians, their spread from the slowest to the fastest round, and ratios: how many times "
+        "faster the library is than what the row names, unless the row says otherwise. A bar is what the course asks "
+        "for. Leave the machine alone meanwhile; where that cannot be, --clock cpu counts the process's own seconds."
+    )
+    command.add_argument("sections", nargs="*", metavar="SECTION", help="train decode prefill batch tokenizer start "
+                         "threads explorers (default: all; the last two take minutes)")  # fmt: skip
+    command.add_argument("--quick", action="store_true", help="small sizes only, about two minutes: to try it out")
+    command.add_argument("--rounds", type=int, default=5, metavar="N", help="turns that everything gets (5)")
+    command.add_argument("--threads", type=int, metavar="N", help="of the CPU, for all alike (default: all cores)")
+    command.add_argument(
+        "--clock", choices=("wall", "cpu"), default="wall", help="wall (default), or cpu with 1 thread"
+    )
+    command.add_argument("--notebooks", nargs="+", metavar="NN", help="whose explorers (default: of all notebooks)")
+    command.add_argument("--out", default="bench.json", metavar="FILE", help="the figures as JSON (bench.json)")
+    command.set_defaults(run=run_bench)
+
+
 def run_train(options) -> int:
     from transformer_lib.cli.train import run
 
@@ -143,6 +164,12 @@ def run_claims(options) -> int:
     folder = options.notebooks or Path(__file__).resolve().parent.parent / "notebooks"
     print(table(collect(folder, recompute=options.recompute)))
     return 0
+
+
+def run_bench(options) -> int:
+    from transformer_lib.cli.bench import run
+
+    return run(options)
 
 
 def run_doctor(options) -> int:
