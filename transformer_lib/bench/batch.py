@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from transformer_lib.bench.models import SIZES, ours
-from transformer_lib.bench.report import Row
+from transformer_lib.bench.report import Row, rate_row
 from transformer_lib.bench.timing import in_turns
 from transformer_lib.generation import generate
 
@@ -21,9 +21,11 @@ def run(options) -> Iterator[Row]:
     model = ours(SIZES[name].config).eval()
     times = in_turns({f"{n} rows": continued(model, n) for n in BATCHES}, options.rounds, options.clock)
     for n, (what, time) in zip(BATCHES, times.items()):
-        value, low, high = time.rate(n * NEW)
-        yield Row(section="batch", case=f"{name}, prompts of up to {LONGEST} tokens", what=what, value=value, low=low,
-                  high=high, unit="tokens/s", ratio=n * times["1 rows"].over(time), note="ratio: to one row")  # fmt: skip
+        case = f"{name}, prompts of up to {LONGEST} tokens"
+        ratio = n * times["1 rows"].over(time)
+        yield rate_row(
+            time, n * NEW, "tokens/s", section="batch", case=case, what=what, ratio=ratio, note="ratio: to one row"
+        )
 
 
 def continued(model, n: int):

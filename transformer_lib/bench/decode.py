@@ -1,4 +1,4 @@
-"""Decoding one sequence: tokens per second beside transformers' generate, and the time that reading the weights takes."""
+"""Decoding one sequence: tokens per second beside transformers' generate, and the time to read all weights once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from transformer_lib.accounting import count_parameters, kv_cache_bytes
 from transformer_lib.bench.ceilings import reading
 from transformer_lib.bench.models import SIZES, made, ours, transformers_llama
-from transformer_lib.bench.report import Row
+from transformer_lib.bench.report import Row, rate_row
 from transformer_lib.bench.timing import in_turns
 from transformer_lib.decoding import DecodeCopy
 from transformer_lib.generation import generate
@@ -38,21 +38,18 @@ def compare(name: str, options) -> Iterator[Row]:
     runs["reading the weights"], n_bytes = reading()
     times = in_turns(runs, min(options.rounds, 3) if name == "L" else options.rounds, options.clock)
     mine, read = times.pop("this library"), times.pop("reading the weights")
-    value, low, high = mine.rate(NEW)
-    copied = DecodeCopy(model, PROMPT).nbytes / 1e6
-    yield Row(section="decode", case=case, what="this library", value=value, low=low, high=high, unit="tokens/s",
-              note=f"with a copy of the weights of {copied:,.0f} MB")  # fmt: skip
+    where = {"section": "decode", "case": case}
+    copied = f"with a copy of the weights of {DecodeCopy(model, PROMPT).nbytes / 1e6:,.0f} MB"
+    yield rate_row(mine, NEW, "tokens/s", **where, what="this library", note=copied)
     for cache, time in times.items():
-        value, low, high = time.rate(NEW)
-        yield Row(section="decode", case=case, what=cache, value=value, low=low, high=high, unit="tokens/s",
-                  ratio=time.over(mine), bar=BARS[name])  # fmt: skip
+        yield rate_row(time, NEW, "tokens/s", **where, what=cache, ratio=time.over(mine), bar=BARS[name])
     if missing:
-        yield Row(section="decode", case=case, what="transformers", note=missing)
+        yield Row(**where, what="transformers", note=missing)
     floor = 4 * count_parameters(cfg).multiplying / n_bytes  # reads of the array per token
-    value, low, high = read.rate(n_bytes / 1e9)
-    yield Row(section="decode", case=case, what="reading the weights", value=value, low=low, high=high, unit="GB/s",
-              ratio=mine.over(read) / NEW / floor, bar=FLOOR_BAR if name == "L" else None, at_most=True,
-              note="ratio: a token's time over one read of all weights")  # fmt: skip
+    yield rate_row(
+        read, n_bytes / 1e9, "GB/s", **where, what="reading the weights", ratio=mine.over(read) / NEW / floor,
+        bar=FLOOR_BAR if name == "L" else None, at_most=True, note="ratio: a token's time over one read of all weights",
+    )  # fmt: skip
 
 
 def peer_run(peer, ids, how):
@@ -79,11 +76,12 @@ def by_context(name: str, options, steps: int = 8) -> Iterator[Row]:
         plain_runs[context] = lambda ids=ids: model(ids)
     cached = in_turns(cached_runs, options.rounds, options.clock)
     plain = in_turns(plain_runs, 1 if options.quick else 2, options.clock)
-    first = cached[CONTEXTS[0]].median / steps
+    first = 1e3 * cached[CONTEXTS[0]].median / steps
     for context, time in cached.items():
-        each = [1e3 * s / steps for s in (time.median, min(time.seconds), max(time.seconds))]
-        grown, read = time.median / steps - first, kv_cache_bytes(cfg, context, bytes_per_number=4) / 1e6
-        yield Row(section="decode", case=f"{name}, context {context:,}", what="with the cache", value=each[0],
-                  low=each[1], high=each[2], unit="ms", note=f"{1e3 * grown:+.2f} ms for {read:.1f} MB of keys and values")  # fmt: skip
-        yield Row(section="decode", case=f"{name}, context {context:,}", what="without", value=1e3 * plain[context].median,
-                  unit="ms", ratio=plain[context].median / (time.median / steps))  # fmt: skip
+        where = {"section": "decode", "case": f"{name}, context {context:,}", "unit": "ms"}
+        each, low, high = (1e3 * s / steps for s in (time.median, min(time.seconds), max(time.seconds)))
+        read = kv_cache_bytes(cfg, context, bytes_per_number=4) / 1e6
+        grown = f"{each - first:+.2f} ms, and {read:.1f} MB of keys and values to read"
+        yield Row(**where, what="with the cache", value=each, low=low, high=high, note=grown)
+        whole = 1e3 * plain[context].median
+        yield Row(**where, what="without", value=whole, ratio=whole / each)

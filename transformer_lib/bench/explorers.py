@@ -1,7 +1,7 @@
 """Every explorer of the course: milliseconds from a changed control to the new picture, in Python.
 
-The explorers are those that the notebooks' cells make: each notebook is run in a kernel, as `make notebooks` does, and a
-last cell measures what it finds there.
+The explorers are those that the notebooks' cells make: each notebook is run in a kernel, as `make notebooks` does, and
+a last cell measures what it finds there.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import torch
 from transformer_lib.accounting import flops_per_sequence
 from transformer_lib.bench.ceilings import products
 from transformer_lib.bench.models import SIZES, Logits, made, ours, transformers_llama
-from transformer_lib.bench.report import Row
+from transformer_lib.bench.report import Row, rate_row
 from transformer_lib.bench.timing import in_turns
 
 TOKENS, BAR = 2048, 1.2
@@ -42,20 +42,18 @@ def compare(name: str, options) -> Iterator[Row]:
     runs["matrix products alone"], flops = products(cfg, TOKENS)
     times = in_turns(runs, options.rounds, options.clock)
     own, floor = times.pop("this library"), times.pop("matrix products alone")
-    case = f"{name}, {TOKENS:,} tokens"
-    value, low, high = own.rate(TOKENS)
-    yield Row(section="prefill", case=case, what="this library", value=value, low=low, high=high, unit="tokens/s")
+    where = {"section": "prefill", "case": f"{name}, {TOKENS:,} tokens"}
+    yield rate_row(own, TOKENS, "tokens/s", **where, what="this library")
     for what, time in times.items():
-        value, low, high = time.rate(TOKENS)
-        yield Row(section="prefill", case=case, what=what, value=value, low=low, high=high, unit="tokens/s",
-                  ratio=time.over(own))  # fmt: skip
+        yield rate_row(time, TOKENS, "tokens/s", **where, what=what, ratio=time.over(own))
     if missing:
-        yield Row(section="prefill", case=case, what="transformers Llama", note=missing)
-    all_flops = flops_per_sequence(cfg, TOKENS).total
-    value, low, high = floor.rate(flops / 1e9)
-    yield Row(section="prefill", case=case, what="matrix products alone", value=value, low=low, high=high,
-              unit="GFLOP/s", ratio=own.over(floor) * flops / all_flops, bar=None if name == "S" else BAR, at_most=True,
-              note="ratio: the prefill's time over that of its FLOPs, attention's included, at this rate")  # fmt: skip
+        yield Row(**where, what="transformers Llama", note=missing)
+    ratio = own.over(floor) * flops / flops_per_sequence(cfg, TOKENS).total
+    yield rate_row(
+        floor, flops / 1e9, "GFLOP/s", **where, what="matrix products alone", ratio=ratio,
+        bar=None if name == "S" else BAR, at_most=True,
+        note="ratio: the prefill's time over that of its FLOPs, attention's included, at this rate",
+    )  # fmt: skip
 
 
 def memory(name: str, lengths) -> Iterator[Row]:
@@ -63,10 +61,11 @@ def memory(name: str, lengths) -> Iterator[Row]:
     peaks = {length: peak_bytes(name, length) for length in lengths}
     for length, peak in peaks.items():
         half = peaks.get(length // 2)
-        last = length == max(peaks)
-        yield Row(section="prefill", case=f"{name}, peak memory", what=f"{length:,} tokens", value=peak / 1e6, unit="MB",
-                  ratio=peak / half if half else None, bar=LINEAR_BAR if last else None, at_most=True,
-                  note="ratio: to half the tokens" if half else "above the model's own")  # fmt: skip
+        yield Row(
+            section="prefill", case=f"{name}, peak memory", what=f"{length:,} tokens", value=peak / 1e6, unit="MB",
+            ratio=peak / half if half else None, bar=LINEAR_BAR if length == max(peaks) else None, at_most=True,
+            note="ratio: to half the tokens" if half else "above the model's own",
+        )  # fmt: skip
 
 
 PROGRAM = """

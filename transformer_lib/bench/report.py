@@ -10,6 +10,8 @@ from pathlib import Path
 
 import torch
 
+from transformer_lib.bench.timing import Times
+
 UNITS = {"tokens/s": "{:,.0f}", "GFLOP/s": "{:,.0f}", "GB/s": "{:.1f}", "MB": "{:,.0f}", "MB/s": "{:.2f}"}
 
 
@@ -41,6 +43,17 @@ class Row:
         if self.bar is None or found is None:
             return None
         return found <= self.bar if self.at_most else found >= self.bar
+
+
+def rate_row(time: Times, amount: float, unit: str, **fields) -> Row:
+    """A row whose value is `amount` per second."""
+    value, low, high = time.rate(amount)
+    return Row(value=value, low=low, high=high, unit=unit, **fields)
+
+
+def seconds_row(time: Times, **fields) -> Row:
+    """A row whose value is the time itself."""
+    return Row(value=time.median, low=min(time.seconds), high=max(time.seconds), unit="s", **fields)
 
 
 def table(rows: list[Row]) -> str:

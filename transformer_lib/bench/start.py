@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
 
-from transformer_lib.bench.report import Row
+from transformer_lib.bench.report import Row, seconds_row
+from transformer_lib.bench.timing import Times
 
 IMPORT_BAR, COUNT_BAR = 0.2, 0.5  # seconds
 PROGRAM = """
@@ -40,5 +40,4 @@ def run(options) -> Iterator[Row]:
         ("importing all public names, over torch", importing, IMPORT_BAR),
         ("count llama2-7b, after imports", counting, COUNT_BAR),
     ):
-        yield Row(section="start", case="a new process", what=what, value=statistics.median(seconds), low=min(seconds),
-                  high=max(seconds), unit="s", bar=bar, at_most=True)  # fmt: skip
+        yield seconds_row(Times(seconds), section="start", case="a new process", what=what, bar=bar, at_most=True)

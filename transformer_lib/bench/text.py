@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from transformer_lib import corpus
-from transformer_lib.bench.report import Row
+from transformer_lib.bench.report import Row, rate_row, seconds_row
 from transformer_lib.bench.timing import in_turns
 from transformer_lib.tokenizer import Tokenizer
 
-STORIES_BAR, VOCABULARY_BAR, ENCODING_BAR = 2.0, 3.0, 1.0  # seconds, seconds, times sentencepiece's own speed
+STORIES_BAR, VOCABULARY_BAR, ENCODING_BAR = (
+    2.0,
+    3.0,
+    0.95,
+)  # seconds, seconds, times sentencepiece's own speed but for the noise
 VOCABULARY = 1024
 
 
@@ -31,12 +35,10 @@ def run(options) -> Iterator[Row]:
         options.clock,
     )
     for what, bar in (("writing stories", STORIES_BAR), ("learning a vocabulary", VOCABULARY_BAR)):
-        seconds = times[what].seconds
-        yield Row(section="tokenizer", case=size, what=what, value=times[what].median, low=min(seconds),
-                  high=max(seconds), unit="s", bar=bar * scale, at_most=True)  # fmt: skip
+        yield seconds_row(times[what], section="tokenizer", case=size, what=what, bar=bar * scale, at_most=True)
     own, alone = times["encoding"], times["encoding, sentencepiece alone"]
-    for what, time in (("encoding", own), ("encoding, sentencepiece alone", alone)):
-        value, low, high = time.rate(n_bytes / 1e6)
-        mine = time is own
-        yield Row(section="tokenizer", case=size, what=what, value=value, low=low, high=high, unit="MB/s",
-                  ratio=None if mine else alone.over(own), bar=None if mine else 0.95 * ENCODING_BAR)  # fmt: skip
+    where = {"section": "tokenizer", "case": size}
+    yield rate_row(own, n_bytes / 1e6, "MB/s", **where, what="encoding")
+    yield rate_row(
+        alone, n_bytes / 1e6, "MB/s", **where, what="encoding, sentencepiece alone", ratio=alone.over(own), bar=ENCODING_BAR,
+    )  # fmt: skip

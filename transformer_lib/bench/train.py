@@ -11,11 +11,12 @@ from torch import nn
 from transformer_lib.accounting import flops_per_sequence
 from transformer_lib.bench.ceilings import products
 from transformer_lib.bench.models import PEERS, SIZES, Size, made, ours
-from transformer_lib.bench.report import Row
+from transformer_lib.bench.report import Row, rate_row
 from transformer_lib.bench.timing import in_turns
 from transformer_lib.training import History, TextBatches, TrainConfig, make_optimizer, next_token_loss, one_step
 
 BAR, CEILING_BAR = 1.15, 0.75
+BF16 = "this library, bf16"
 
 
 def run(options) -> Iterator[Row]:
@@ -29,7 +30,7 @@ def run(options) -> Iterator[Row]:
 def compare(case: str, kind: str, cfg, size: Size, options) -> Iterator[Row]:
     runs = {"this library": steps(ours(cfg), size, next_token_loss)}
     if kind == "Llama-shaped":
-        runs["this library, bf16"] = steps(ours(cfg), size, next_token_loss, precision="bf16")
+        runs[BF16] = steps(ours(cfg), size, next_token_loss, precision="bf16")
     missing = {}
     for name, make in PEERS[kind].items():
         model, why = made(make, cfg)
@@ -39,27 +40,22 @@ def compare(case: str, kind: str, cfg, size: Size, options) -> Iterator[Row]:
             runs[name] = steps(model, size, plain_loss)
     runs["matrix products alone"], flops = products(cfg, size.batch_size * size.context)
     times = in_turns(runs, options.rounds, options.clock)
-    mine, ceiling, tokens = (
-        times.pop("this library"),
-        times.pop("matrix products alone"),
-        size.batch_size * size.context,
-    )
+    mine, ceiling = times.pop("this library"), times.pop("matrix products alone")
+    tokens, where = size.batch_size * size.context, {"section": "train", "case": case}
+    yield rate_row(mine, tokens, "tokens/s", **where, what="this library")
+    for name, time in times.items():
+        if name == BF16:
+            yield rate_row(
+                time, tokens, "tokens/s", **where, what=name, ratio=mine.over(time), note="ratio: to float32"
+            )
+        else:
+            yield rate_row(time, tokens, "tokens/s", **where, what=name, ratio=time.over(mine), bar=BAR)
+    yield from (Row(**where, what=name, note=why) for name, why in missing.items())
+    # A step is worth three forward passes: each product has two more in the backward pass.
     share = 3 * size.batch_size * flops_per_sequence(cfg, size.context).total / flops / mine.over(ceiling)
-    own = dict(zip(("value", "low", "high"), mine.rate(tokens)))
-    yield Row(section="train", case=case, what="this library", unit="tokens/s", **own)
-    for name, peer in times.items():
-        bar = None if "this library" in name else BAR
-        value, low, high = peer.rate(tokens)
-        ratio = 1 / mine.over(peer) if bar is None else peer.over(mine)
-        yield Row(
-            section="train", case=case, what=name, value=value, low=low, high=high, unit="tokens/s", ratio=ratio, bar=bar
-        )  # fmt: skip
-    yield from (Row(section="train", case=case, what=name, note=why) for name, why in missing.items())
-    value, low, high = ceiling.rate(flops / 1e9)
-    bar = CEILING_BAR if case.startswith("M") else None
-    yield Row(
-        section="train", case=case, what="matrix products alone", value=value, low=low, high=high, unit="GFLOP/s",
-        ratio=share, bar=bar, note="ratio: the share of it that a training step reaches",
+    yield rate_row(
+        ceiling, flops / 1e9, "GFLOP/s", **where, what="matrix products alone", ratio=share,
+        bar=CEILING_BAR if case.startswith("M") else None, note="ratio: the share of it that a training step reaches",
     )  # fmt: skip
 
 
