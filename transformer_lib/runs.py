@@ -90,7 +90,8 @@ class Run:
     def refuse_another(self, about: dict) -> None:
         if "history" not in about:
             raise ValueError(f"{self.folder} holds a model without its training state: choose another folder.")
-        there, here = flat(about), flat(self.identity)
+        there = {"train.precision": "float32"} | flat(about)  # runs from before there was a choice
+        here = flat(self.identity)
         differences = [
             f"{name.split('.')[-1]} is {short(there.get(name))} there and {short(here[name])} here"
             for name in here
