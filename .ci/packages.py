@@ -14,7 +14,11 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 VENV_PYTHON = VENV / "bin" / "python"
 LOG = VENV / "pip.log"
-REQUIREMENTS = {"lab": ["requirements.txt"], "test": ["requirements.txt", "tests/requirements.txt"]}
+REQUIREMENTS = {
+    "lab": ["requirements.txt"],
+    "test": ["requirements.txt", "tests/requirements.txt"],
+    "bench": ["requirements.txt", "tests/requirements.txt", "tests/bench.txt"],
+}
 FREE_BYTES_NEEDED = 3_000_000_000
 # What is downloaded, by a package that tells whether that part is here already. Measured on Linux (x86-64, Python 3.11)
 # in November 2026; the wheels of other systems differ by some MB.
@@ -65,7 +69,7 @@ def install(purpose: str) -> None:
 
 def announce(purpose: str) -> None:
     here = installed_versions()
-    missing = [text for name, text in PARTS.items() if name not in here and (name != "playwright" or purpose == "test")]
+    missing = [text for name, text in PARTS.items() if name not in here and (name != "playwright" or purpose != "lab")]
     say("Installing " + " and ".join(REQUIREMENTS[purpose]) + ".")
     if missing:
         say("To download, unless pip has it on this machine: about " + ", ".join(missing) + ".")
