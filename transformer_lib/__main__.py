@@ -92,6 +92,12 @@ def add_generate(command: argparse.ArgumentParser) -> None:
 def add_count(command: argparse.ArgumentParser) -> None:
     command.add_argument("preset", help="llama2-7b, gpt2-small, paper-base, smollm2-135m or toy")
     command.add_argument("changes", nargs="*", metavar="FIELD=VALUE", help="for example n_layers=4 tie_embeddings=true")
+    training = command.add_argument_group("what training it takes", "with --training, instead of the table")
+    training.add_argument("--training", action="store_true", help="FLOPs, memory per device, tokens per day")
+    training.add_argument("--tokens", type=float, default=2e12, metavar="N", help="to train on (2e12, as Llama 2)")
+    training.add_argument("--devices", type=int, default=1, metavar="N", help="that share each batch (1)")
+    training.add_argument("--flops", type=float, metavar="X", help="per second and device (default: measured here)")
+    training.add_argument("--batch-size", type=int, default=1, metavar="N", help="sequences per device (1)")
     command.set_defaults(run=run_count)
 
 

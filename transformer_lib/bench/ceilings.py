@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 
 import torch
@@ -30,6 +32,17 @@ def products(cfg: TransformerConfig, rows: int) -> tuple[Callable[[], None], flo
             inputs[weight.shape[1]] @ weight.T  # (rows, outputs)
 
     return run, 2.0 * rows * sum(weight.numel() for weight in weights)
+
+
+def square_rate(seconds: float = 0.3, width: int = 1024) -> float:
+    """FLOP/s of products of two large square matrices: the most that this machine's processor does with float32."""
+    a, b, best = torch.randn(width, width), torch.randn(width, width), math.inf
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        start = time.perf_counter()
+        a @ b  # (width, width)
+        best = min(best, time.perf_counter() - start)
+    return 2 * width**3 / best
 
 
 def reading(n_bytes: int = READ_BYTES) -> tuple[Callable[[], None], int]:
