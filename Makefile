@@ -9,6 +9,7 @@ help:
 	@echo 'make test-long    the tests that take longer'
 	@echo 'make notebooks    re-execute all notebooks and store their outputs and figures'
 	@echo 'make experiments  train what the notebooks compare; writes figures/experiments.json'
+	@echo 'make bench        how fast this is, beside other libraries and the machine; writes bench.json'
 	@echo 'make clean        remove .venv and all caches; trained models stay'
 	@echo 'PYTHON=/path/to/python3.12 chooses the Python; all PIP_* settings are honoured.'
 
@@ -38,8 +39,13 @@ experiments:
 	@$(READY) lab
 	$(PY) -m transformer_lib experiments
 
+# The peers come from tests/bench.txt. SECTIONS="train decode" measures less.
+bench:
+	@$(READY) bench
+	$(PY) -m transformer_lib bench $(SECTIONS)
+
 clean:
 	rm -rf .venv .venv.lock build *.egg-info .pytest_cache .ruff_cache .hypothesis .ipynb_checkpoints
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: help lab test test-long notebooks experiments clean
+.PHONY: help lab test test-long notebooks experiments bench clean

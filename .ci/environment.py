@@ -1,4 +1,4 @@
-"""Makes .venv and installs the requirements: `sh .ci/python.sh .ci/environment.py lab` (or `test`).
+"""Makes .venv and installs the requirements: `sh .ci/python.sh .ci/environment.py lab` (or `test`, `bench`).
 
 It runs before anything is installed, so it uses the standard library alone. It may be run at any time: what is
 there stays, what is missing or damaged is mended, and a second run ends at once.
@@ -171,7 +171,7 @@ def first_broken_import() -> str:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2 or sys.argv[1] not in REQUIREMENTS:
-        fail("Usage: sh .ci/python.sh .ci/environment.py lab|test")
+        fail("Usage: sh .ci/python.sh .ci/environment.py lab|test|bench")
     try:
         sys.exit(main(sys.argv[1]))
     except KeyboardInterrupt:

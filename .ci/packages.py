@@ -17,9 +17,13 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 VENV_PYTHON = VENV / "bin" / "python"
 LOG = VENV / "pip.log"
-REQUIREMENTS = {"lab": ["requirements.txt"], "test": ["requirements.txt", "tests/requirements.txt"]}
 MODEL_LOG = VENV / "model.log"  # pip's, of the last attempt at the weights of notebook 12
 DAY = 24 * 60 * 60  # seconds
+REQUIREMENTS = {
+    "lab": ["requirements.txt"],
+    "test": ["requirements.txt", "tests/requirements.txt"],
+    "bench": ["requirements.txt", "tests/requirements.txt", "tests/bench.txt"],
+}
 FREE_BYTES_NEEDED = 3_000_000_000
 # What is downloaded, by a package that tells whether that part is here already. Measured on Linux (x86-64, Python 3.11)
 # in November 2026; the wheels of other systems differ by some MB.
@@ -100,7 +104,7 @@ def pinned_model() -> str:
 
 def announce(purpose: str) -> None:
     here = installed_versions()
-    missing = [text for name, text in PARTS.items() if name not in here and (name != "playwright" or purpose == "test")]
+    missing = [text for name, text in PARTS.items() if name not in here and (name != "playwright" or purpose != "lab")]
     say("Installing " + " and ".join(REQUIREMENTS[purpose]) + ".")
     if missing:
         say("To download, unless pip has it on this machine: about " + ", ".join(missing) + ".")

@@ -50,7 +50,7 @@ def version(name: str) -> str:
 
 def main() -> None:
     known: set[str] = set()
-    for path in (ROOT / "requirements.txt", ROOT / "tests" / "requirements.txt"):
+    for path in (ROOT / "requirements.txt", ROOT / "tests" / "requirements.txt", ROOT / "tests" / "bench.txt"):
         top = path.read_text().split(MARK)[0].rstrip()
         names = direct(top)
         top = re.sub(r"^([A-Za-z][\w.-]*)==\S+", lambda m: f"{m[1]}=={version(m[1])}", top, flags=re.M)

@@ -283,3 +283,28 @@ def test_every_public_name_is_there():
     assert set(transformer_lib.__all__) <= set(dir(transformer_lib)) and torch is not None
     with pytest.raises(AttributeError, match="no attribute 'Transfomer'"):
         transformer_lib.Transfomer  # noqa: B018
+
+
+# --- what training takes ---
+
+
+def test_the_arithmetic_of_training_a_known_model(capsys):
+    """Llama 2 7B by hand: 6 FLOPs per multiplying weight, and 6 · (T + 1) · d_model per layer for attention."""
+    request = ["count", "llama2-7b", "--training", "--tokens", "2e12", "--devices", "256", "--flops", "2e14"]
+    assert __main__.main(request) == 0
+    page = capsys.readouterr().out
+    per_token = 6 * (6_738_415_616 - 32_000 * 4096 - 65 * 4096) + 6 * 4097 * 4096 * 32
+    assert f"{per_token / 1e9:.2f} GFLOPs" in page and f"{2e12 * per_token:.2e} for 2e+12 tokens" in page
+    per_day = 86_400 * 256 * 2e14 / per_token
+    assert f"{per_day:,.0f} on 256 devices" in page and f"days in all         {2e12 / per_day:,.1f}" in page
+    assert "weights 26.95 GB, gradients 26.95 GB, Adam's moments 53.91 GB" in page and "as given" in page
+
+
+def test_without_a_rate_this_machine_is_measured(capsys):
+    assert __main__.main(["count", "toy", "--training", "--tokens", "1e6"]) == 0
+    assert re.search(r"FLOPs per second \(measured here", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("wrong", [["--tokens", "0"], ["--flops", "-1"], ["--devices", "0"], ["--batch-size", "0"]])
+def test_training_that_cannot_be_is_refused(wrong, capsys):
+    fails(capsys, "count", "toy", "--training", *wrong)

@@ -123,7 +123,7 @@ def test_no_file_of_the_setup_names_a_package_index():
 # --- the Makefile
 
 
-@pytest.mark.parametrize("target", ["help", "lab", "test", "test-long", "notebooks", "experiments", "clean"])
+@pytest.mark.parametrize("target", ["help", "lab", "test", "test-long", "notebooks", "experiments", "bench", "clean"])
 def test_make_targets_exist_and_are_explained(target):
     assert subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True).returncode == 0
     explained = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True).stdout

@@ -1,4 +1,4 @@
-"""`python -m transformer_lib COMMAND`: train, generate, count, claims, doctor. Each has its own --help."""
+"""`python -m transformer_lib COMMAND`: train, generate, count, claims, bench, doctor. Each has its own --help."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ def parser() -> argparse.ArgumentParser:
     add_count(commands.add_parser("count", help="print the parameter table of a model"))
     add_experiments(commands.add_parser("experiments", help="train what the notebooks compare"))
     add_claims(commands.add_parser("claims", help="list every number that the notebooks state"))
+    add_bench(commands.add_parser("bench", help="measure how fast this is, beside other libraries and the machine"))
     commands.add_parser("doctor", help="say what this machine has and what is missing").set_defaults(run=run_doctor)
     return top
 
@@ -65,6 +66,10 @@ def add_train(command: argparse.ArgumentParser) -> None:
     ):
         command.add_argument(f"--{name}", type=kind, metavar="X" if kind is float else "N", help=text)
     command.add_argument("--device", help="cpu, cuda or mps (default: a CUDA GPU where there is one)")
+    command.add_argument("--precision", help="float32 (default) or bf16: faster for large models and on GPUs")
+    command.epilog = (
+        "Several processes or GPUs: torchrun --nproc-per-node=N -m transformer_lib train … (N divides --batch-size)."
+    )
     command.set_defaults(run=run_train)
 
 
@@ -90,6 +95,12 @@ def add_generate(command: argparse.ArgumentParser) -> None:
 def add_count(command: argparse.ArgumentParser) -> None:
     command.add_argument("preset", help="llama2-7b, gpt2-small, paper-base, smollm2-135m or toy")
     command.add_argument("changes", nargs="*", metavar="FIELD=VALUE", help="for example n_layers=4 tie_embeddings=true")
+    training = command.add_argument_group("what training it takes", "with --training, instead of the table")
+    training.add_argument("--training", action="store_true", help="FLOPs, memory per device, tokens per day")
+    training.add_argument("--tokens", type=float, default=2e12, metavar="N", help="to train on (2e12, as Llama 2)")
+    training.add_argument("--devices", type=int, default=1, metavar="N", help="that share each batch (1)")
+    training.add_argument("--flops", type=float, metavar="X", help="per second and device (default: measured here)")
+    training.add_argument("--batch-size", type=int, default=1, metavar="N", help="sequences per device (1)")
     command.set_defaults(run=run_count)
 
 
@@ -108,6 +119,26 @@ def add_claims(command: argparse.ArgumentParser) -> None:
     command.add_argument("--recompute", action="store_true", help="run every notebook and compare anew")
     command.add_argument("--notebooks", default=None, metavar="FOLDER", help="where the notebooks are")
     command.set_defaults(run=run_claims)
+
+
+def add_bench(command: argparse.ArgumentParser) -> None:
+    command.description = (
+        "Measure speed. All that is compared takes turns, so that whatever else the machine does falls on all alike; "
+        "the table gives medians, their spread from the slowest to the fastest round, and ratios: how many times "
+        "faster the library is than what the row names, unless the row says otherwise. A bar is what the course asks "
+        "for. Leave the machine alone meanwhile; where that cannot be, --clock cpu counts the process's own seconds."
+    )
+    command.add_argument("sections", nargs="*", metavar="SECTION", help="train decode prefill batch tokenizer start "
+                         "threads explorers (default: all; the last two take minutes)")  # fmt: skip
+    command.add_argument("--quick", action="store_true", help="small sizes only, about two minutes: to try it out")
+    command.add_argument("--rounds", type=int, default=5, metavar="N", help="turns that everything gets (5)")
+    command.add_argument("--threads", type=int, metavar="N", help="of the CPU, for all alike (default: all cores)")
+    command.add_argument(
+        "--clock", choices=("wall", "cpu"), default="wall", help="wall (default), or cpu with 1 thread"
+    )
+    command.add_argument("--notebooks", nargs="+", metavar="NN", help="whose explorers (default: of all notebooks)")
+    command.add_argument("--out", default="bench.json", metavar="FILE", help="the figures as JSON (bench.json)")
+    command.set_defaults(run=run_bench)
 
 
 def run_train(options) -> int:
@@ -142,6 +173,12 @@ def run_claims(options) -> int:
     folder = options.notebooks or Path(__file__).resolve().parent.parent / "notebooks"
     print(table(collect(folder, recompute=options.recompute)))
     return 0
+
+
+def run_bench(options) -> int:
+    from transformer_lib.cli.bench import run
+
+    return run(options)
 
 
 def run_doctor(options) -> int:

@@ -197,16 +197,16 @@ def training_memory(cfg: TransformerConfig, tokens: int, batch_size: int = 1) ->
 def activations_per_token(cfg: TransformerConfig) -> int:
     """Numbers that autograd keeps per token from the forward to the backward pass."""
     d, q, kv, dropped = cfg.d_model, cfg.n_heads * cfg.d_k, cfg.kv_heads * cfg.d_k, cfg.d_model * (cfg.dropout > 0)
-    norm_ = 3 * d + 1  # its input, the normalised vector and its output; the size it divided by
+    # A norm keeps two vectors, its output among them, and the size it divided by; LayerNorm the mean too.
+    norm_ = 2 * d + (2 if cfg.norm == "layernorm" else 1)
     attention = norm_ + 2 * q + 2 * kv + cfg.n_heads + dropped  # queries, heads; keys, values; one log-sum per head
-    turned = q if cfg.positions == "rope" else 0  # rotated queries lie in memory so that the heads must be copied
     mlp = norm_ + {"swiglu": 4, "gelu": 2, "relu": 1}[cfg.activation] * cfg.ff_width + dropped
     final = norm_ if cfg.norm_position == "pre" else d  # post-norm: the embedding, which the first block reads
     stacks = 2 if cfg.n_encoder_layers else 1
     layers = cfg.n_layers + cfg.n_encoder_layers
     return (
         attention_layers(cfg) * attention
-        + layers * (turned + mlp)
+        + layers * mlp
         + stacks * (final + dropped)
         + cfg.vocab_size  # the logarithms of the probabilities
     )

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from transformer_lib import fused
 from transformer_lib.config import TransformerConfig
 from transformer_lib.positions import rotate
 from transformer_lib.taps import Tapped
@@ -112,7 +113,7 @@ class MultiHeadAttention(Tapped):
         """
         q = self.split_heads(self.w_q(x), self.n_heads)  # (B, H, T_q, d_k)
         if rotation is not None:
-            q = rotate(q, *rotation)
+            q = self.rotate(q, *rotation)
         if self.cross:
             k, v = self.cross_keys_and_values(memory, cache, layer)  # (B, H_kv, T_k, d_k) each
         else:
@@ -127,7 +128,7 @@ class MultiHeadAttention(Tapped):
         k = self.split_heads(self.w_k(x), self.kv_heads)  # (B, H_kv, T_q, d_k)
         v = self.split_heads(self.w_v(x), self.kv_heads)  # (B, H_kv, T_q, d_k)
         if rotation is not None:
-            k = rotate(k, *rotation)
+            k = self.rotate(k, *rotation)
         return (k, v) if cache is None else cache.append(layer, k, v)  # (B, H_kv, T_k, d_k)
 
     def cross_keys_and_values(self, memory, cache, layer: int) -> tuple[Tensor, Tensor]:
@@ -139,6 +140,12 @@ class MultiHeadAttention(Tapped):
         if cache is not None:
             cache.cross[layer] = k.detach(), v.detach()
         return k, v
+
+    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """RoPE, (B, H, T, d_k) -> the same: `positions.rotate`, and with its own gradient while nobody listens."""
+        if self.listener is not None:
+            return rotate(x, cos, sin)
+        return fused.Rotation.apply(x, cos.to(x.dtype), sin.to(x.dtype))
 
     def attend(self, q, k, v, mask, causal: bool) -> Tensor:
         """(B, H, T_q, d_k): in the open while somebody listens, by the fused kernel otherwise."""

@@ -23,6 +23,11 @@ def choose_threads(n_parameters: int) -> int:
         return torch.get_num_threads()  # which torch has set from it
     if n_parameters < SMALL_MODEL:
         return 1
+    return available_cores()
+
+
+def available_cores() -> int:
+    """The cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

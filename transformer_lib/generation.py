@@ -6,9 +6,11 @@ from collections.abc import Callable, Collection
 from numbers import Real
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from transformer_lib.checks import check_ids, check_keep, check_whole, is_whole
+from transformer_lib.decoding import checked_copy
 from transformer_lib.model import EncoderDecoder, Model
 
 
@@ -71,36 +73,50 @@ def generate(
     generator.manual_seed(seed) if seed is not None else generator.seed()
     stop = torch.tensor(sorted(stop_ids), dtype=torch.int64, device=ids.device)
     finished = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)  # (B,)
+    end = ids.shape[1]
+    out = F.pad(ids, (0, max_new_tokens))  # (B, T + new): room for all, so that no step copies what is there
     was_training = model.training
     model.eval()
     try:
         step = stepper(model, ids, padding_mask, max_new_tokens, use_cache, source, source_mask)
-        for _ in range(max_new_tokens):
-            logits = step(ids)  # (B, V)
+        for end in range(ids.shape[1] + 1, out.shape[1] + 1):
+            logits = step(out[:, : end - 1])  # (B, V)
             new = next_token(logits, generator, temperature, top_k, top_p)  # (B,)
-            new = torch.where(finished, ids[:, -1], new)
-            ids = torch.cat([ids, new[:, None]], dim=1)  # (B, T + 1)
+            if len(stop):
+                new = torch.where(finished, out[:, end - 2], new)
+                finished |= torch.isin(new, stop)
+            out[:, end - 1] = new
             if on_token is not None:
                 on_token(new)
-            finished |= torch.isin(new, stop)
             if len(stop) and bool(finished.all()):
                 break
     finally:
         model.train(was_training)
-    return ids
+    return out[:, :end]
 
 
 def stepper(model, ids, padding_mask, max_new_tokens, use_cache, source, source_mask) -> Callable[[Tensor], Tensor]:
-    """From all ids so far (B, T) to the next token's logits (B, V); with the cache it runs only the new ones."""
+    """From all ids so far (B, T) to the next token's logits (B, V); with the cache it runs only the new ones.
+
+    The prompt and the token after it are read by the model; from there on by a `DecodeCopy`, where that pays.
+    """
     arguments = {} if source is None else {"source": source, "source_mask": source_mask}
     names = ("target", "target_mask") if isinstance(model, EncoderDecoder) else ("ids", "padding_mask")
     cache = model.new_cache(len(ids), ids.shape[1] + max_new_tokens) if use_cache else None
+    copy = None
 
     def step(so_far: Tensor) -> Tensor:
+        nonlocal copy
+        if copy is not None:
+            cache.advance(1)
+            return copy.logits(so_far[0, -1].item(), cache, cache.length - 1)  # (1, V)
         keep = None if padding_mask is None else pad_true(padding_mask, so_far.shape[1])  # (B, T)
         start = 0 if cache is None else cache.length
         chunk = {names[0]: so_far[:, start:], names[1]: None if keep is None else keep[:, start:]}
-        return model(**chunk, **arguments, cache=cache)[:, -1]  # (B, V)
+        logits = model(**chunk, **arguments, cache=cache)[:, -1]  # (B, V)
+        if cache is not None and start == ids.shape[1]:
+            copy = checked_copy(model, cache, so_far[0, -1].item(), logits, max_new_tokens - 2)
+        return logits
 
     return step
 
@@ -115,7 +131,7 @@ def next_token(logits: Tensor, generator: torch.Generator, temperature, top_k, t
 
 def pad_true(keep: Tensor, length: int) -> Tensor:
     """(B, T) -> (B, length): every token after the prompt is real."""
-    return torch.nn.functional.pad(keep, (0, length - keep.shape[1]), value=True)
+    return F.pad(keep, (0, length - keep.shape[1]), value=True)
 
 
 def check_request(model, ids, padding_mask, max_new_tokens, source, source_mask) -> None:

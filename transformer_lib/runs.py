@@ -39,9 +39,12 @@ class Run:
         self.also = also
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Only one process may train into a folder. The lock ends with the process, however it ends."""
-        if self.folder is None:
+    def locked(self, leads: bool = True) -> Iterator[None]:
+        """Only one process, or one team by the process that leads it, may train into a folder.
+
+        The lock ends with the process, however it ends.
+        """
+        if self.folder is None or not leads:
             yield
             return
         lock = filelock.FileLock(self.folder / LOCK, timeout=0)
@@ -87,7 +90,8 @@ class Run:
     def refuse_another(self, about: dict) -> None:
         if "history" not in about:
             raise ValueError(f"{self.folder} holds a model without its training state: choose another folder.")
-        there, here = flat(about), flat(self.identity)
+        there = {"train.precision": "float32"} | flat(about)  # runs from before there was a choice
+        here = flat(self.identity)
         differences = [
             f"{name.split('.')[-1]} is {short(there.get(name))} there and {short(here[name])} here"
             for name in here

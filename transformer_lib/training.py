@@ -19,11 +19,13 @@ from torch import Tensor, nn
 
 from transformer_lib.config import LARGEST
 from transformer_lib.devices import choose_threads, pick_device, using_threads
+from transformer_lib.distributed import ALONE, Team
 from transformer_lib.losses import cross_entropy
 from transformer_lib.runs import Run, interruptible, progress_bar
 
 SCHEDULES = ("cosine", "inverse_sqrt", "constant")
 MOST_THREADS = 256  # asked for many more, the system may end the process instead of answering
+PRECISIONS = ("float32", "bf16")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +42,8 @@ class TrainConfig:
     eval_every: steps between two evaluations; None: at the end alone.
     save_every: steps between two checkpoints.
     threads: of the CPU; None: `choose_threads`.    device: None: `pick_device()`.
+    precision: "float32", or "bf16": products in bfloat16 (half the bytes, 8 bits of fraction), while weights, sums over
+    a vector and the loss stay in float32 (torch's autocast). Faster for large models and on GPUs.
 
     Raises ValueError, with the values, for what cannot be.
     """
@@ -58,6 +62,7 @@ class TrainConfig:
     save_every: int = 200
     threads: int | None = None
     device: str | None = None
+    precision: str = field(default="float32", repr=False)  # the toy's folder is named after the repr
 
     def __post_init__(self):
         for name in ("steps", "batch_size", "eval_every", "save_every", "threads"):
@@ -83,6 +88,8 @@ class TrainConfig:
             raise ValueError("learning_rate and grad_clip must be above 0; with 0 nothing would be learnt.")
         if self.schedule not in SCHEDULES:
             raise ValueError(f"schedule must be one of {', '.join(map(repr, SCHEDULES))}; got {self.schedule!r}.")
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"precision must be one of {', '.join(map(repr, PRECISIONS))}; got {self.precision!r}.")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas must be two numbers of at least 0 and below 1; got {self.betas!r}.")
 
@@ -171,31 +178,34 @@ def train(
     out: a folder for checkpoints. With resume=True, a run that is there goes on, and a finished one is only loaded; the
     folder of another run is refused. tokenizer: is stored with the weights.
     on_step(history): called after every step.
+    Started by torchrun, the processes share every batch; see `distributed`.
 
     Ctrl-C lets the step end and writes a checkpoint first. A loss that is not finite raises FloatingPointError.
     """
-    device = pick_device(config.device)
+    team = Team.from_environment()
+    device = team.device(pick_device(config.device))
     model.to(device)
     optimizer = make_optimizer(model, config)
     run = Run(model, optimizer, config, History(), out, tokenizer, {"loss": name_of(loss_fn)})
-    with run.locked(), torch.random.fork_rng(devices=[]):
+    with run.locked(team.leads), team.joined(device), torch.random.fork_rng(devices=[]):
         seed_step(config, 0)
         run.restore(resume, first_batch=batches(0, config))
         history = run.history
         if history.step == config.steps:
             return history
         history.threads = config.threads or (history.threads if history.step else choose_threads(run.size))
+        shared, progress = team.wrap(model), progress and team.leads
         with using_threads(history.threads), interruptible() as interrupted:
             run.announce(device, progress)  # before the bar, which would share its line
             with progress_bar(history, config.steps, progress) as shown:
                 model.train()
                 while history.step < config.steps:
-                    one_step(model, optimizer, batches, loss_fn, config, history, device)
+                    one_step(shared, optimizer, batches, loss_fn, config, history, device, team)
                     due = config.eval_every and history.step % config.eval_every == 0
                     if evaluate is not None and (due or history.step == config.steps):
                         history.evaluations.append((history.step, evaluate_now(model, evaluate)))
-                    stop = interrupted()
-                    if stop or history.step % config.save_every == 0 or history.step == config.steps:
+                    stop = team.any(interrupted(), device)
+                    if team.leads and (stop or history.step % config.save_every == 0 or history.step == config.steps):
                         run.save()
                     shown(history)
                     if on_step is not None:
@@ -205,13 +215,14 @@ def train(
     return history
 
 
-def one_step(model, optimizer, batches, loss_fn, config: TrainConfig, history: History, device) -> None:
+def one_step(model, optimizer, batches, loss_fn, config: TrainConfig, history: History, device, team=ALONE) -> None:
     """Batch, loss, gradient, update; noted in `history`."""
     start, step = time.perf_counter(), history.step
     seed_step(config, step)
-    batch = to_device(batches(step, config), device)
-    loss = loss_fn(model, batch)
-    value = loss.item()
+    batch = to_device(team.own_rows(batches(step, config)), device)
+    with torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16"):
+        loss = loss_fn(model, batch)
+    value = team.mean(loss)
     require_finite(value, "loss", step, config)
     loss.backward()
     length = nn.utils.clip_grad_norm_(model.parameters(), config.grad_clip or math.inf).item()
@@ -223,7 +234,7 @@ def one_step(model, optimizer, batches, loss_fn, config: TrainConfig, history: H
     optimizer.zero_grad()
     history.losses.append(value)
     history.learning_rates.append(rate)
-    history.tokens += (batch if isinstance(batch, Tensor) else batch[0]).numel()
+    history.tokens += team.size * (batch if isinstance(batch, Tensor) else batch[0]).numel()
     history.seconds += time.perf_counter() - start
 
 

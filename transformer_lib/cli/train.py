@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import re
 import sys
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 
 import psutil
@@ -15,6 +17,7 @@ from transformer_lib import corpus, toy
 from transformer_lib.accounting import gb, training_memory
 from transformer_lib.config import LARGEST, TransformerConfig
 from transformer_lib.devices import pick_device
+from transformer_lib.distributed import Team
 from transformer_lib.generation import generate
 from transformer_lib.model import Transformer
 from transformer_lib.tokenizer import Tokenizer
@@ -34,7 +37,9 @@ def run(options) -> int:
         value = getattr(options, name)
         if value is not None and not 1 <= value <= LARGEST:
             raise ValueError(f"--{name} must be a whole number from 1 to {LARGEST:,}; got {value}.")
-    (train_stories if options.text is None else train_text)(options)
+    training_of(options, toy.TRAINING)
+    with nullcontext() if Team.from_environment().leads else redirect_stdout(io.StringIO()):
+        (train_stories if options.text is None else train_text)(options)
     return 0
 
 
@@ -98,7 +103,7 @@ def config_of(options, base: TransformerConfig) -> TransformerConfig:
 
 def training_of(options, base: TrainConfig) -> TrainConfig:
     """`base` with what the options change."""
-    names = ("steps", "batch_size", "learning_rate", "seed", "threads", "device")
+    names = ("steps", "batch_size", "learning_rate", "seed", "threads", "device", "precision")
     chosen = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     return dataclasses.replace(base, **chosen)
 

@@ -1,0 +1,38 @@
+"""`python -m transformer_lib bench`: how fast the library is."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+
+from transformer_lib.bench.report import Row, save, table
+from transformer_lib.devices import available_cores, using_threads
+
+SECTIONS = {
+    "train": "train", "decode": "decode", "prefill": "prefill", "batch": "batch", "tokenizer": "text",
+    "start": "start", "threads": "threads", "explorers": "explorers",
+}  # name -> module of transformer_lib.bench  # fmt: skip
+
+
+def run(options) -> int:
+    chosen = options.sections or list(SECTIONS)
+    for name in chosen:
+        if name not in SECTIONS:
+            raise ValueError(f"There is no section {name!r}; choose of {', '.join(SECTIONS)}.")
+    threads = available_cores() if options.threads is None else options.threads
+    if min(threads, options.rounds) < 1:
+        raise ValueError(f"--threads and --rounds must be at least 1; got {threads} and {options.rounds}.")
+    if options.clock == "cpu" and threads > 1:
+        raise ValueError("--clock cpu adds up the seconds of all threads: use it with --threads 1.")
+    rows: list[Row] = []
+    out = Path(options.out)
+    with using_threads(threads):
+        for name in chosen:
+            print(f"bench: {name} …", file=sys.stderr, flush=True)
+            rows += import_module(f"transformer_lib.bench.{SECTIONS[name]}").run(options)
+            said = {k: v for k, v in vars(options).items() if not callable(v)} | {"threads": threads}
+            save(rows, out, said)  # after each section: an interrupted run keeps what it has measured
+    print(table(rows))
+    print(f"\n{threads} thread{'s' * (threads > 1)}, {options.clock} clock; all figures: {out}")
+    return 0

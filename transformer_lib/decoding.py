@@ -1,0 +1,200 @@
+"""Decoding faster than the readable path, with the same numbers: one new token of one sequence at a time.
+
+Two things cost time when a step has a single row. A small model spends it between its many tiny operations: here each
+is called once, without modules, checks and taps in between. A large one spends it on reading its weights: a product
+with one row reads them fastest when they lie transposed in memory. So `DecodeCopy` holds the weights a second time,
+transposed, those that read the same row side by side. `generate` makes one where it pays, for that call alone.
+
+`model.py` says what a step means. `checked_copy` trusts nothing: it hands out a copy only after it has given the
+logits that the model gave.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from transformer_lib.attention import MultiHeadAttention
+from transformer_lib.kv_cache import KVCache
+from transformer_lib.mlp import MLP, SwiGLU
+from transformer_lib.model import Block, Transformer
+from transformer_lib.norms import LayerNorm, RMSNorm
+from transformer_lib.positions import LearnedPositions, sinusoids
+from transformer_lib.taps import Tapped
+
+KNOWN = {
+    Transformer, Block, MultiHeadAttention, MLP, SwiGLU, LayerNorm, RMSNorm, LearnedPositions, nn.Embedding, nn.Linear,
+    nn.Dropout, nn.ModuleList,
+}  # fmt: skip
+FEWEST_STEPS = 32  # for fewer, copying the weights costs more time than it saves
+LARGEST_COPY = 1_000_000_000  # bytes: a larger model is decoded without a copy
+CLOSE = 1e-3  # of logits, absolute and relative: two orders of summation in float32 stay far below
+
+
+class DecodeCopy:
+    """The weights of a `Transformer` as one-row products read them.
+
+    max_len: the tokens of the longest sequence. nbytes: the memory that the copy takes beside the model: 4 bytes for
+    each weight that multiplies. Weights that change later change nothing here.
+    """
+
+    def __init__(self, model: Transformer, max_len: int):
+        cfg, places = model.cfg, torch.arange(max_len)
+        self.embedding = model.embedding.weight.detach()  # (V, d_model), the model's own
+        self.embedding_scale = math.sqrt(cfg.d_model) if cfg.embedding_scale else None
+        self.added = None  # (N, d_model): positions that are added to the embeddings
+        if cfg.positions == "learned":
+            self.added = model.position_embedding.weight.detach()
+        elif cfg.positions == "sinusoidal":
+            self.added = sinusoids(places, cfg.d_model)
+        self.angles = model.rotation(places)  # None, or two of (N, d_k / 2)
+        self.layers = [Layer(block, rope=self.angles is not None) for block in model.blocks]
+        self.final_norm = one_row_norm(model.final_norm)
+        self.unembedding = Product(model.unembedding)
+
+    @property
+    def nbytes(self) -> int:
+        return self.unembedding.nbytes + sum(p.nbytes for layer in self.layers for p in layer.products())
+
+    def logits(self, token: int, cache: KVCache, at: int) -> Tensor:
+        """The logits (1, V) after `token`, which stands at position `at`; its keys and values go into the cache."""
+        x = self.embedding[token][None]  # (1, d_model)
+        if self.embedding_scale is not None:
+            x = x * self.embedding_scale
+        if self.added is not None:
+            x = x + self.added[at]
+        turn = None if self.angles is None else rotation_matrix(self.angles[0][at], self.angles[1][at])  # (d_k, d_k)
+        new = cache.keys[:, 0, :, at].unbind(), cache.values[:, 0, :, at].unbind()  # per layer (H_kv, d_k)
+        seen = cache.keys[:, :, :, : at + 1].unbind(), cache.values[:, :, :, : at + 1].unbind()  # (1, H_kv, T, d_k)
+        for layer, new_k, new_v, k, v in zip(self.layers, *new, *seen):
+            x = layer(x, turn, new_k, new_v, k, v)  # (1, d_model)
+        return self.unembedding(self.final_norm(x)).clone()  # (1, V)
+
+
+class Layer:
+    """One block. What it computes for a row is written over what it computed for the row before."""
+
+    def __init__(self, block: Block, rope: bool):
+        attention, mlp = block.attention, block.mlp
+        self.pre_norm, self.residual, self.scale = block.pre_norm, block.residual, attention.scale
+        self.attention_norm, self.mlp_norm = one_row_norm(block.attention_norm), one_row_norm(block.mlp_norm)
+        self.qkv, self.w_o = Product(attention.w_q, attention.w_k, attention.w_v), Product(attention.w_o)
+        heads, kv_heads, d_k = attention.n_heads, attention.kv_heads, attention.d_k
+        qkv = self.qkv.out.view(-1, d_k)  # (H + 2 H_kv, d_k)
+        self.qk, self.v = qkv.split([heads + kv_heads, kv_heads])  # (H + H_kv, d_k), (H_kv, d_k)
+        self.turned = torch.empty_like(self.qk) if rope else self.qk  # (H + H_kv, d_k), after RoPE
+        q, self.k = self.turned.split([heads, kv_heads])  # (H, d_k), (H_kv, d_k)
+        # The query heads of a group are as many queries of one key/value head: nothing is repeated.
+        self.q = q.view(1, kv_heads, heads // kv_heads, d_k)  # (1, H_kv, group, d_k)
+        self.gated = isinstance(mlp, SwiGLU)
+        self.wide = Product(mlp.w_1, mlp.w_3) if self.gated else Product(mlp.w_1)
+        self.parts = self.wide.out.chunk(2 if self.gated else 1, dim=1)  # (1, d_ff) each
+        self.activation = None if self.gated else mlp.activation
+        self.w_2 = Product(mlp.w_2)
+
+    def products(self) -> tuple[Product, ...]:
+        return self.qkv, self.w_o, self.wide, self.w_2
+
+    def __call__(self, x: Tensor, turn: Tensor | None, new_k: Tensor, new_v: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """(1, d_model) -> (1, d_model). new_k, new_v: (H_kv, d_k), the last rows of k, v: (1, H_kv, T, d_k)."""
+        if self.pre_norm:
+            x = self.add(x, self.attend(self.attention_norm(x), turn, new_k, new_v, k, v))
+            return self.add(x, self.feed(self.mlp_norm(x)))
+        x = self.attention_norm(self.add(x, self.attend(x, turn, new_k, new_v, k, v)))
+        return self.mlp_norm(self.add(x, self.feed(x)))
+
+    def add(self, x: Tensor, update: Tensor) -> Tensor:
+        return update.add_(x) if self.residual else update
+
+    def attend(self, y: Tensor, turn, new_k, new_v, k, v) -> Tensor:
+        self.qkv(y)
+        if turn is not None:
+            torch.mm(self.qk, turn, out=self.turned)
+        new_k.copy_(self.k)
+        new_v.copy_(self.v)
+        heads = F.scaled_dot_product_attention(self.q, k, v, scale=self.scale)  # (1, H_kv, group, d_k)
+        return self.w_o(heads.reshape(1, -1))  # (1, d_model)
+
+    def feed(self, y: Tensor) -> Tensor:
+        self.wide(y)
+        if self.gated:
+            first, second = self.parts
+            return self.w_2(F.silu(first).mul_(second))  # (1, d_model)
+        (wide,) = self.parts
+        wide = F.relu(wide) if self.activation == "relu" else F.gelu(wide, approximate="tanh")
+        return self.w_2(wide)  # (1, d_model)
+
+
+class Product:
+    """y = x Wᵀ + b for one row x, of linear layers that read the same x, side by side. y is always written to `out`."""
+
+    def __init__(self, *linears: nn.Linear):
+        self.weight = torch.cat([linear.weight.detach() for linear in linears]).t().contiguous()  # (inputs, outputs)
+        biased = linears[0].bias is not None
+        self.bias = torch.cat([linear.bias.detach() for linear in linears]) if biased else None  # (outputs,)
+        self.out = self.weight.new_empty(1, self.weight.shape[1])  # (1, outputs)
+        self.nbytes = self.weight.nbytes + (self.bias.nbytes if biased else 0)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(1, inputs) -> (1, outputs)."""
+        if self.bias is None:
+            return torch.mm(x, self.weight, out=self.out)
+        return torch.addmm(self.bias, x, self.weight, out=self.out)
+
+
+def one_row_norm(norm: nn.Module | None) -> Callable[[Tensor], Tensor]:
+    """The norm of a single row, (1, d_model) -> (1, d_model)."""
+    if norm is None:
+        return lambda x: x
+    weight, eps, d = norm.weight.detach(), norm.eps, norm.weight.numel()
+    if isinstance(norm, LayerNorm):
+        bias = norm.bias.detach()
+        return lambda x: F.layer_norm(x, (d,), weight, bias, eps)
+
+    def rms(x: Tensor) -> Tensor:
+        row = x[0]  # (d_model,)
+        return (x * (torch.dot(row, row).item() / d + eps) ** -0.5).mul_(weight)
+
+    return rms
+
+
+def rotation_matrix(cos: Tensor, sin: Tensor) -> Tensor:
+    """RoPE at one position as a matrix R, (d_k, d_k): x R is `positions.rotate` of a row x. cos, sin: (d_k / 2,)."""
+    cos, sin = torch.diag(cos), torch.diag(sin)  # (d_k / 2, d_k / 2)
+    return torch.cat([torch.cat([cos, sin], dim=1), torch.cat([-sin, cos], dim=1)])  # (d_k, d_k)
+
+
+def checked_copy(model: nn.Module, cache: KVCache, token: int, logits: Tensor, steps: int) -> DecodeCopy | None:
+    """A copy for the `steps` that follow, or None where the readable path has to go on.
+
+    logits: (1, V), what the model gave for `token`, the last one in the cache. The copy must give the same, so that
+    whatever was changed in the library or in the model's code, for a lesson or by a reader, still shows.
+    """
+    if steps < FEWEST_STEPS or not is_plain(model, cache):
+        return None
+    copy, at = DecodeCopy(model, cache.max_len), cache.length - 1
+    rows = cache.keys[:, :, :, at], cache.values[:, :, :, at]  # (L, 1, H_kv, d_k) each
+    before = [row.clone() for row in rows]  # what the model has stored for `token`
+    again = copy.logits(token, cache, at)  # (1, V)
+    for row, stored in zip(rows, before):
+        row.copy_(stored)
+    return copy if torch.allclose(again, logits, atol=CLOSE, rtol=CLOSE) else None
+
+
+def is_plain(model: nn.Module, cache: KVCache) -> bool:
+    """Whether this is one sequence, without padding, of a decoder of known parts that nobody looks into."""
+    weights = list(model.parameters())
+    return (
+        cache.batch_size == 1
+        and not cache.has_padding
+        and model.cfg.positions != "alibi"
+        and {type(part) for part in model.modules()} <= KNOWN
+        and not any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
+        and all(part.listener is None for part in model.modules() if isinstance(part, Tapped))
+        and {(weight.dtype, weight.device.type) for weight in weights} == {(torch.float32, "cpu")}
+        and sum(weight.nbytes for weight in weights) <= LARGEST_COPY
+    )
