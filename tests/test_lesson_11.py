@@ -48,7 +48,7 @@ class Letters:
 def explorers():
     return {
         "switches": four_switches(CONFIGS, RUNS),
-        "routing": routing_map(build_causal("moe"), Letters(), "a fox"),
+        "routing": routing_map(build_causal("moe", max_seq_len=31), Letters(), "a fox"),
         "memory": state_or_cache(),
         "player": unmasking_player(build(MaskedTransformer, WRITER), TARGET_WORDS, 7),
     }
@@ -105,7 +105,7 @@ def test_switches_work_where_runs_are_missing(runs):
 
 
 def test_routing_map_shows_the_layers_own_choices():
-    model, text = build_causal("moe"), "a fox ran"
+    model, text = build_causal("moe", max_seq_len=31), "a fox ran"
     shown = routing_map(model, Letters(), text)
     hovers = re.findall(r"<title>(.*?)</title>", shown.picture.value)
     used = [h for h in hovers if "used with the weight" in h]
@@ -171,7 +171,7 @@ def test_pictures_draw_with_and_without_stored_results():
         plots.load({"a": [[0.5, 0.5], [0.9, 0.1]]}, None),
         plots.load({"a": [[0.5, 0.5], [0.9, 0.1]]}, [[0.4, 0.6]]),
         plots.uncovering(range(1, 4), {"confidence": [0, 0.5, 1], "random": [0, 0.2, 0.6]}),
-        plots.all_trained([row, row | {"growing": None, "fixed": None, "loss": None}]),
+        plots.all_trained([row, row | {"growing": None, "fixed": None, "loss": None, "words": "none yet"}]),
     ]
     for fig in figures:
         assert pixels(fig).std() > 0

@@ -60,7 +60,7 @@ def state_or_cache(model: str = "llama2-7b") -> HtmlExplorer:
             chart.dot(context, now[name], colour, hover=f"{name}: {now[name]:,} bytes")
         drawing.text(566, 24, f"after {context:,} tokens", anchor="start", bold=True)
         notes = {"multi-head": f"{cfg.n_heads} heads", "grouped": f"{kv_heads} key/value heads",
-                 "latent": "512 + 64 numbers per layer", "state": f"{d_state} per channel"}  # fmt: skip
+                 "latent": f"{4 * cfg.d_k} + {cfg.d_k // 2} per layer", "state": f"{d_state} per channel"}  # fmt: skip
         for row, (name, size) in enumerate(now.items()):
             y = 64 + 70 * row
             drawing.rect(566, y - 9, 18, 18, COLOURS[KINDS[name]], radius=9)

@@ -48,20 +48,20 @@ def missing(ax: Axes, words: str) -> None:
 
 
 def positions(generators: dict, scores: dict) -> Figure:
-    """Top: the matrices G, {name: (d, d)}. Below: q · exp((n − m) G) k against the distance, {name: {seed: scores}}.
+    """Top: the matrices G, {name: (d, d)}. Below: q · exp((n − m) G) k against the distance m − n.
 
     scores: {name: list of curves}, each from distance 0 on.
     """
-    fig = new_figure(8.0, 4.9)
-    axes = fig.subplots(2, len(generators), height_ratios=(1.25, 1))
+    fig = new_figure(8.0, 4.3)
+    axes = fig.subplots(2, len(generators), height_ratios=(1.1, 1))
     for ax, (name, matrix) in zip(axes[0], generators.items(), strict=True):
         limit = float(np.abs(matrix).max())
         heat(ax, matrix, title=name, limits=(-limit, limit), diverging=True, numbers=False)
-        ax.set(xticks=[], yticks=[])
+        ax.set(xticks=[], yticks=[], aspect="equal")
     for ax, (name, curves) in zip(axes[1], scores.items(), strict=True):
         for curve, colour in zip(curves, CYCLE, strict=False):
             ax.plot(range(len(curve)), curve, color=colour, lw=1.6)
-        ax.set(xlabel="distance (tokens)", title=name)
+        ax.set(xlabel="distance", title=name)
     axes[1, 0].set_ylabel("score")
     return fig
 
@@ -99,7 +99,7 @@ def uncovering(steps, shares: dict) -> Figure:
 def all_trained(rows: list[dict], context: int = 1000) -> Figure:
     """What was trained, a row each: parameters, memory of one sequence, loss.
 
-    rows: [{"name", "parameters", "active", "growing", "fixed", "loss": (mean, low, high) or None}].
+    rows: [{"name", "parameters", "active", "growing", "fixed", "loss": (mean, low, high) or None, "words": why None}].
     """
     fig = new_figure(8.0, 0.9 + 0.42 * len(rows))
     size, memory, loss = fig.subplots(1, 3, sharey=True)
@@ -107,9 +107,9 @@ def all_trained(rows: list[dict], context: int = 1000) -> Figure:
     at = np.arange(len(rows))
     size.barh(at, [row["parameters"] / 1e3 for row in rows], color="#C9D9E6", label="stored")
     size.barh(at, [row["active"] / 1e3 for row in rows], color=COLOURS["blue"], height=0.45, label="used per token")
-    size.set(title="parameters (thousands)", yticks=at, yticklabels=names)
+    size.set(xlabel="thousand parameters", yticks=at, yticklabels=[name.replace(", ", ",\n") for name in names])
     size.invert_yaxis()
-    size.legend(loc="lower right", fontsize="small")
+    size.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2)
     for row, about in enumerate(rows):
         if about["growing"] is None:
             memory.text(0.02, row, "no cache", va="center", color="#555555", transform=memory.get_yaxis_transform())
@@ -117,10 +117,9 @@ def all_trained(rows: list[dict], context: int = 1000) -> Figure:
             kept = (about["fixed"] + context * about["growing"]) / 1024
             memory.barh([row], [kept], color=COLOURS["orange"])
         if about["loss"] is None:
-            words = "another task"
-            loss.text(0.02, row, words, va="center", color="#555555", transform=loss.get_yaxis_transform())
+            loss.text(0.02, row, about["words"], va="center", color="#555555", transform=loss.get_yaxis_transform())
         else:
             spread(loss, row, about["loss"], COLOURS["red"])
-    memory.set(title=f"KiB after {context:,} tokens")
-    loss.set(title="loss (nats per token)")
+    memory.set_xlabel(f"KiB after {context:,} tokens")
+    loss.set_xlabel("loss (nats per token)")
     return fig
