@@ -31,7 +31,7 @@ def ladder(live: dict, rungs: dict) -> Figure:
         spread(right, row, rungs[name], FIRST if name == "2017" else LAST if name.count("+") == 3 else REST)
     right.axvline(rungs["2017"][0], color=FIRST, ls=(0, (5, 3)), lw=1.2, zorder=0)
     right.set_yticks(range(len(ranked)), ["all four" if name.count("+") == 3 else name for name in ranked])
-    right.set(title="all sixteen: mean, range over seeds", xlabel="loss on fresh stories (nats per token)")
+    right.set(title="all sixteen, several seeds", xlabel="loss on fresh stories\n(nats per token; mean and range)")
     return fig
 
 
@@ -105,11 +105,14 @@ def all_trained(rows: list[dict], context: int = 1000) -> Figure:
     size, memory, loss = fig.subplots(1, 3, sharey=True)
     names = [row["name"] for row in rows]
     at = np.arange(len(rows))
-    size.barh(at, [row["parameters"] / 1e3 for row in rows], color="#C9D9E6", label="stored")
-    size.barh(at, [row["active"] / 1e3 for row in rows], color=COLOURS["blue"], height=0.45, label="used per token")
-    size.set(xlabel="thousand parameters", yticks=at, yticklabels=[name.replace(", ", ",\n") for name in names])
+    size.barh(at, [row["parameters"] / 1e3 for row in rows], color="#C9D9E6")
+    size.barh(at, [row["active"] / 1e3 for row in rows], color=COLOURS["blue"], height=0.45)
+    size.set(
+        xlabel="thousand parameters\n(light: stored, dark: used)",
+        yticks=at,
+        yticklabels=[name.replace(", ", ",\n") for name in names],
+    )
     size.invert_yaxis()
-    size.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2)
     for row, about in enumerate(rows):
         if about["growing"] is None:
             memory.text(0.02, row, "no cache", va="center", color="#555555", transform=memory.get_yaxis_transform())
@@ -120,6 +123,6 @@ def all_trained(rows: list[dict], context: int = 1000) -> Figure:
             loss.text(0.02, row, about["words"], va="center", color="#555555", transform=loss.get_yaxis_transform())
         else:
             spread(loss, row, about["loss"], COLOURS["red"])
-    memory.set_xlabel(f"KiB after {context:,} tokens")
-    loss.set_xlabel("loss (nats per token)")
+    memory.set_xlabel(f"KiB of memory\nafter {context:,} tokens")
+    loss.set_xlabel("loss\n(nats per token)")
     return fig
