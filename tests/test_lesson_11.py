@@ -168,8 +168,8 @@ def test_pictures_draw_with_and_without_stored_results():
         plots.ladder(live, rungs),
         plots.ladder(live, {}),
         plots.positions(generators, {"a": [[1, 2, 3]], "b": [[1, 0], [0, 1]]}),
-        plots.load({"a": [[0.5, 0.5], [0.9, 0.1]]}, None),
-        plots.load({"a": [[0.5, 0.5], [0.9, 0.1]]}, [[0.4, 0.6]]),
+        plots.load({"a": [[0.5, 0.5], [0.9, 0.1]]}),
+        plots.load({"a": [[0.5, 0.5], [0.9, 0.1]], "b": [[0.4, 0.6]]}),
         plots.uncovering(range(1, 4), {"confidence": [0, 0.5, 1], "random": [0, 0.2, 0.6]}),
         plots.all_trained([row, row | {"growing": None, "fixed": None, "loss": None, "words": "none yet"}]),
     ]

@@ -66,12 +66,11 @@ def positions(generators: dict, scores: dict) -> Figure:
     return fig
 
 
-def load(loads: dict, stored: list | None) -> Figure:
-    """The share of all choices that fell on each expert. loads: {title: (L, E)}; stored: (L, E) of a longer run."""
-    panels = dict(loads) | ({"`make experiments`, 400 steps": stored} if stored else {})
+def load(loads: dict) -> Figure:
+    """The share of all choices that fell on each expert. loads: {title: (L, E)}."""
     fig = new_figure(8.0, 3.1)
-    axes = np.atleast_1d(fig.subplots(1, len(panels), sharey=True))
-    for ax, (title, layers) in zip(axes, panels.items(), strict=True):
+    axes = np.atleast_1d(fig.subplots(1, len(loads), sharey=True))
+    for ax, (title, layers) in zip(axes, loads.items(), strict=True):
         layers = np.asarray(layers)
         width = 0.8 / len(layers)
         for i, shares in enumerate(layers):
