@@ -80,7 +80,7 @@ def judge(sentence: list[str]) -> tuple[str, bool]:
     try:
         return "right: " + " ".join(translation.translate_back(" ".join(sentence)).source), True
     except ValueError as error:
-        return f"wrong: {error}", False
+        return f"wrong: {str(error).removesuffix('.')}", False
 
 
 def film_drawing(film: Film, at: int, words: list[str], mask_id: int) -> Drawing:
