@@ -68,6 +68,20 @@ def run(variant: str, seed: int, steps: int | None) -> dict:
     return result | {"loss": fresh_loss(asked, after=SPLIT)} | ({} if two else {"loss_whole": fresh_loss(model)})
 
 
+def effects(losses: dict[str, float]) -> dict[str, list[float]]:
+    """What each switch changes, alone: the loss with it minus that without, for each of the eight ways to set the rest.
+
+    losses: {rung: loss}, all sixteen.
+    """
+    changes = {switch: [] for switch in SWITCHES}
+    for switch in SWITCHES:
+        for n in range(len(SWITCHES)):
+            for rest in combinations([name for name in SWITCHES if name != switch], n):
+                turned_on = [name for name in SWITCHES if name in rest or name == switch]
+                changes[switch].append(losses[name_of(turned_on)] - losses[name_of(rest)])
+    return changes
+
+
 def second_half_loss(model: EncoderDecoder, ids: Tensor) -> Tensor:
     """The loss of the tokens behind place SPLIT, given those up to it. ids: (B, T + 1)."""
     logits = model(ids[:, : SPLIT + 1], ids[:, SPLIT:-1])  # (B, T - SPLIT, V)
