@@ -140,8 +140,8 @@ class Explorer(_Shell):
         self.figure.canvas.draw()
         self.figure.set_layout_engine("none")  # laid out once: axes do not jump
         self.layers = Layers(self.figure)
-        width = widgets.Layout(
-            width="100%", max_width=f"{int(figsize[0] * DPI)}px", height="auto", object_fit="contain"
+        width = widgets.Layout(  # without a margin at the sides, which a narrow page would cut off the picture
+            width="100%", max_width=f"{int(figsize[0] * DPI)}px", height="auto", object_fit="contain", margin="2px 0"
         )
         picture = widgets.Image(format="png", value=self.png(), layout=width)
         super().__init__(controls, title=title, name=name, picture=picture)
