@@ -185,7 +185,7 @@ def test_pictures_show_their_numbers():
     for ax, found in zip(fig.axes, scores.values(), strict=False):
         assert np.allclose(ax.images[0].get_array(), found.by_head)
         assert tuple(ax.patches[0].get_xy()) == (found.best[2] - 0.5, found.best[1] - 0.5)
-    fig = real_model.repeats({"a": [3.0, 2.0, 1.0]}, -1, {"b": {0: 1.0, 8: 4.0}})
+    fig = real_model.repeats({"a": [3.0, 2.0, 1.0]}, -1, {words: {0: 1.0, 8: 4.0} for words in "bcde"})
     assert list(fig.axes[0].lines[0].get_xdata()) == [-1, 0, 1]
     assert list(fig.axes[1].lines[0].get_ydata()) == [1.0, 4.0]
     fig = real_model.sink(np.array([[9.0, 1.0, 3.0]] * 2), np.full((2, 3), 0.5))

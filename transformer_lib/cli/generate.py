@@ -54,7 +54,7 @@ def load(options):
     if options.max_new_tokens is not None and options.max_new_tokens < 1:
         raise ValueError(f"--max-new-tokens must be a whole number of at least 1; got {options.max_new_tokens}.")
     if options.chat and not options.model:
-        raise ValueError("--chat needs a chat model beside it, as in: generate --model smollm2-135m --chat …")
+        raise ValueError("--chat needs a chat model beside it, for example generate --model smollm2-135m --chat.")
     if options.model is not None:
         from transformer_lib.pretrained import load_pretrained
 

@@ -68,18 +68,11 @@ def run(variant: str, seed: int, steps: int | None) -> dict:
     return result | {"loss": fresh_loss(asked, after=SPLIT)} | ({} if two else {"loss_whole": fresh_loss(model)})
 
 
-def effects(losses: dict[str, float]) -> dict[str, list[float]]:
-    """What each switch changes, alone: the loss with it minus that without, for each of the eight ways to set the rest.
-
-    losses: {rung: loss}, all sixteen.
-    """
-    changes = {switch: [] for switch in SWITCHES}
-    for switch in SWITCHES:
-        for n in range(len(SWITCHES)):
-            for rest in combinations([name for name in SWITCHES if name != switch], n):
-                turned_on = [name for name in SWITCHES if name in rest or name == switch]
-                changes[switch].append(losses[name_of(turned_on)] - losses[name_of(rest)])
-    return changes
+def pairs(switch: str) -> list[tuple[str, str]]:
+    """The eight pairs of rungs that differ in this switch alone, (without it, with it)."""
+    others = [name for name in SWITCHES if name != switch]
+    rests = [rest for n in range(len(SWITCHES)) for rest in combinations(others, n)]
+    return [(name_of(rest), name_of(name for name in SWITCHES if name in (*rest, switch))) for rest in rests]
 
 
 def second_half_loss(model: EncoderDecoder, ids: Tensor) -> Tensor:
