@@ -206,7 +206,7 @@ def test_a_chat_answers_and_ends_by_itself(capsys):
 
 def test_a_chat_needs_a_model_that_knows_the_marks_and_a_question(here, capsys):
     assert "smollm2-135m --chat" in fails(capsys, "generate", "--chat", "Why?")
-    model = build(small(vocab_size=290, d_model=24, n_heads=3, head_dim=8))
+    model = build(small(vocab_size=290))
     save_huggingface(model, Tokenizer.train("the cat sat on the mat. " * 50, 290), here / "folder")
     assert "<|im_start|>" in fails(capsys, "generate", "--model", "folder", "--chat", "Why?")
 
