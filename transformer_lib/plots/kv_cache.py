@@ -199,9 +199,12 @@ def quality(live: dict, stored: list) -> Figure:
             weight="bold",
         )
     right.set(title="on fresh stories", xlabel="bytes of cache per token", ylabel="loss (nats per token)")
-    right.set_xlim(0, 1.15 * max(row[1] for row in stored))
+    sizes = sorted(row[1] for row in stored)
+    right.set(xscale="log", xlim=(0.7 * sizes[0], 1.4 * sizes[-1]), xticks=sizes)
+    right.set_xticklabels([f"{size:,}" for size in sizes], rotation=90)
+    right.minorticks_off()
     low, high = min(row[3] for row in stored), max(row[4] for row in stored)
-    middle, half = (low + high) / 2, max(0.7 * (high - low), 0.3)  # a small difference must look small
+    middle, half = (low + high) / 2, max(0.9 * (high - low), 0.1)  # a small difference must look small
     right.set_ylim(middle - half, middle + half)
     return fig
 

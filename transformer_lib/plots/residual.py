@@ -129,7 +129,7 @@ def trained(runs: dict, level: float, words: str, warmup: int, width: int = 8) -
 
 def stored(curves: dict, seconds: float) -> Figure:
     """The long comparison: mean loss and spread over seeds. curves: {name: [[(step, loss), …] per seed]}."""
-    fig = new_figure(8.0, 3.6)
+    fig = new_figure(8.0, 4.4)
     ax = fig.subplots()
     for name, seeds in curves.items():
         steps = [step for step, _ in seeds[0]]
@@ -137,7 +137,7 @@ def stored(curves: dict, seconds: float) -> Figure:
         ax.fill_between(steps, losses.min(0), losses.max(0), color=style_of(name)["color"], alpha=0.15, lw=0)
         ax.plot(steps, losses.mean(0), label=f"{name} ({len(seeds)} seeds)", **style_of(name))
     ax.set(xlabel="step", ylabel="loss (nats per token)", ylim=(0, 7), title=f"about {seconds:.0f} s per run")
-    ax.legend(loc="upper right")
+    ax.legend(loc="upper center", bbox_to_anchor=(0.45, -0.22), ncols=2)
     return fig
 
 

@@ -103,8 +103,8 @@ def translation_progress(live, scores, chance: float, stored: list[dict]) -> Fig
     left.set(xlabel="step", ylabel="loss (nats per word)", ylim=(0, None), title="training loss")
     left.legend()
     chance_line(right, chance)
-    right.set(xticks=range(len(names)), ylim=(0, 1), xlabel="decoder layer.head", ylabel="weight on the right word",
-              title="how well cross-attention is aligned")  # fmt: skip
+    right.set(xticks=range(len(names)), yticks=(0, 0.5, 1), ylim=(0, 1.25), xlabel="decoder layer.head",
+              ylabel="weight on the right word", title="how well cross-attention is aligned")  # fmt: skip
     right.set_xticklabels(names, rotation=90)
     return fig
 
