@@ -117,6 +117,7 @@ EXERCISES = [
             "these are the logits; the ids are their places (`.indices`)": lambda w_2, table, n, k: (
                 (table @ w_2[:, n]).topk(k).values
             ),
+            "these are the right ids, weakest first": lambda w_2, table, n, k: (table @ w_2[:, n]).argsort()[-k:],
         },
         praise="The logit lens of notebook 6, for one neuron.",
     ),
