@@ -48,6 +48,10 @@ def parallel(x, norm_1, attention, norm_2, mlp):
     return x + attention(norm_1(x)) + mlp(norm_2(x))
 
 
+def mlp_on_old_stream(x, norm_1, attention, norm_2, mlp):
+    return x + mlp(norm_2(x + attention(norm_1(x))))
+
+
 def post_norm(x, norm_1, attention, norm_2, mlp):
     x = norm_1(x + attention(x))
     return norm_2(x + mlp(x))
@@ -70,7 +74,12 @@ def adds_normed(x, norm_1, attention, norm_2, mlp):
 def logit_cases(rng):
     for (*lead, v), temperature in (((5,), 0.5), ((3, 8), 2.0), ((4,), 0.1)):
         yield 4 * torch.randn(*lead, v), temperature
-    yield torch.tensor([1000.0, 999.0, 900.0]), 0.25
+    yield torch.tensor([[1000.0, 999.0, 900.0], [1.0, 0.0, 2.0]]), 0.25
+
+
+def one_maximum(logits, temperature):
+    e = ((logits - logits.max()) / temperature).exp()
+    return e / e.sum(-1, keepdim=True)
 
 
 def top_p_cases(rng):
@@ -193,6 +202,10 @@ EXERCISES = [
             "the MLP reads the stream without its norm": lambda x, norm_1, attention, norm_2, mlp: block_order(
                 x, norm_1, attention, lambda y: y, mlp
             ),
+            "the MLP reads through norm_1; its own is norm_2": lambda x, norm_1, attention, norm_2, mlp: block_order(
+                x, norm_1, attention, norm_1, mlp
+            ),
+            "the MLP's output goes to the old x: attention's update is lost": mlp_on_old_stream,
         },
         praise="This is the order of GPT-2 and of Llama 2.",
     ),
@@ -207,6 +220,7 @@ EXERCISES = [
             "the temperature has no effect: divide the logits by it, not the probabilities": lambda logits, t: (
                 torch.softmax(logits, -1) / t / (torch.softmax(logits, -1) / t).sum(-1, keepdim=True)
             ),
+            "one maximum for the whole batch: subtract each row its own, or a low row becomes 0 / 0": one_maximum,
             "not stable: exp overflows for large logits; subtract the maximum first": lambda logits, t: (
                 (logits / t).exp() / (logits / t).exp().sum(-1, keepdim=True)
             ),

@@ -176,7 +176,7 @@ EXERCISES = [
         reference=lambda x, positions: rotate(x, *rotation(positions, x.shape[-1])),
         cases=rope_cases,
         mistakes={
-            "this turns clockwise: the first number is a·cos − b·sin, the second b·cos + a·sin": lambda x, positions: (
+            "clockwise. The first number should be a·cos − b·sin, the second b·cos + a·sin": lambda x, positions: (
                 turned(x, -angles(positions, x.shape[-1]))
             ),
             "all pairs turn at the same speed; pair i turns by 10,000^(−2i / d_k) per position": lambda x, positions: (
@@ -184,6 +184,15 @@ EXERCISES = [
             ),
             "the exponent is −2i / d_k; this has −i / d_k": lambda x, positions: turned(
                 x, angles(positions, x.shape[-1], 1.0)
+            ),
+            "i counts from 0: the first pair turns by one radian per position": lambda x, positions: turned(
+                x, angles(positions, x.shape[-1]) * 10_000.0 ** (-2 / x.shape[-1])
+            ),
+            "positions 0, 1, 2 … are turned, not the given ones": lambda x, positions: turned(
+                x, angles(torch.arange(len(positions)), x.shape[-1])
+            ),
+            "the angles are in radians already: no factor π / 180": lambda x, positions: turned(
+                x, angles(positions, x.shape[-1]).deg2rad()
             ),
             "this pairs neighbours; here number i is paired with number i + d_k / 2": neighbours,
             "the positions are not used: token m turns m times as far as token 1": lambda x, positions: turned(
