@@ -1,5 +1,6 @@
 """Exercises: each accepts its solution, names each known mistake, and says something useful about everything else."""
 
+import dataclasses
 import pathlib
 import re
 
@@ -159,6 +160,10 @@ def _fails(x, scale):
     return x @ x
 
 
+def _fails_later(x, scale):
+    return x / scale if x.shape == (3, 5) else x.view(3, 5)
+
+
 SAID = [
     (None, "open", "not tried yet"),
     (..., "open", "not tried yet"),
@@ -174,7 +179,12 @@ SAID = [
     (lambda x, s: [[1], [2, 3]], "wrong", "expected an array"),
     (_forgets_return, "wrong", "it returns None: end it with `return"),
     (_in_place, "wrong", "it changes its argument number 1 in place"),
-    (_fails, "wrong", "it stops with RuntimeError: .*, in the line `return x @ x`"),
+    (
+        _fails,
+        "wrong",
+        r"it stops with RuntimeError: .*, in the line `return x @ x` \(with inputs of shape \(3, 5\)\)",
+    ),
+    (_fails_later, "wrong", r"it stops with RuntimeError: .* \(with inputs of shape \(2, 7\)\)"),
     (lambda x: x, "wrong", "it stops with TypeError: .*takes 1 positional argument"),
     (torch.ones(2), "wrong", "pass the function itself"),
 ]
@@ -185,6 +195,17 @@ def test_verdicts(attempt, status, message):
     verdict = SCALE.judge(attempt)
     assert verdict.status == status
     assert re.match(message, verdict.message) or re.search(message, verdict.message)
+
+
+def test_a_sign_must_show_in_every_case():
+    """For mistakes that no function repeats: here, a sign that is random."""
+    signed = dataclasses.replace(
+        SCALE, signs={"only the sign is wrong": lambda y, x, s: torch.equal(y.abs(), abs(x / s))}
+    )
+    coins = iter((1, -1) * 9)
+    assert signed.judge(lambda x, s: next(coins) * x / s).message == "only the sign is wrong"
+    assert "the numbers differ" in signed.judge(lambda x, s: x / s if len(x) == 3 else x + s).message
+    assert signed.judge(_halve).status == "right"
 
 
 def test_a_loop_without_end_is_stopped(monkeypatch):

@@ -3,6 +3,7 @@
 import math
 import re
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from transformer_lib.bpe import apply_merges, count_pairs, learn_merges, merge_p
 from transformer_lib.corpus import story_text
 from transformer_lib.explorers.positions import placed, rope_clock, sinusoid_lab, waves
 from transformer_lib.explorers.tokens import merge_steps, similar_rows, typed_tokens
+from transformer_lib.lessons.exercises import registry
 from transformer_lib.plots import tokens_lesson as plots
 from transformer_lib.plots.style import pixels
 from transformer_lib.positions import rotate, rotation, sinusoids
@@ -54,6 +56,46 @@ def test_no_letter_is_lost_and_no_piece_crosses_a_word(text, n_merges):
     assert "".join(pieces) == text.replace(" ", "▁") == "".join(split_words(text))
     ends = set(np.cumsum([len(word) for word in split_words(text)]).tolist())
     assert ends <= set(np.cumsum([len(piece) for piece in pieces]).tolist())
+
+
+def joined_from_the_end(pieces, pair):
+    pieces, k = list(pieces), len(pieces) - 2
+    while k >= 0:
+        if tuple(pieces[k : k + 2]) == pair:
+            pieces[k : k + 2] = ["".join(pair)]
+            k -= 1
+        k -= 1
+    return pieces
+
+
+def of_a_set(pieces):
+    pairs = list(pairwise(pieces))
+    return max(set(pairs), key=pairs.count)
+
+
+def last_of_equals(pieces):
+    pairs = list(pairwise(pieces))
+    return max(reversed(pairs), key=pairs.count)
+
+
+SLIPS = [
+    ("merge", joined_from_the_end, "from right to left"),
+    ("merge", lambda pieces, pair: " ".join(pieces).replace(" ".join(pair), "".join(pair)).split(), "joining the text"),
+    ("most_frequent_pair", last_of_equals, "of equally frequent pairs"),
+    ("most_frequent_pair", lambda pieces: Counter(pairwise(pieces)).most_common(1)[0], "the pair with its count"),
+    ("most_frequent_pair", lambda pieces: "".join(Counter(pairwise(pieces)).most_common()[0][0]), "the pair is joined"),
+]
+
+
+@pytest.mark.parametrize(("name", "slip", "said"), SLIPS)
+def test_the_usual_slips_are_named(name, slip, said):
+    verdict = registry()[name].judge(slip)
+    assert verdict.status == "wrong" and said in verdict.message
+
+
+def test_a_pair_out_of_a_set_is_right_only_by_chance():
+    """The order of a set of strings changes from run to run."""
+    assert re.match("right|of equally frequent pairs", registry()["most_frequent_pair"].judge(of_a_set).message)
 
 
 def test_a_piece_is_merged_once():

@@ -208,6 +208,44 @@ def test_the_learners_functions_make_a_causal_attention():
     torch.testing.assert_close(mixed, expected)
 
 
+def some_leak(positions, rows):
+    """A test for leaks that changes some positions and compares some rows before each."""
+
+    def attempt(model, ids, vocab_size):
+        before = model(ids)
+        for at in range(1, len(ids))[positions]:
+            other = ids.clone()
+            other[at] = (ids[at] + 1) % vocab_size
+            if not torch.equal(model(other)[:at][rows], before[:at][rows]):
+                return True
+        return False
+
+    return attempt
+
+
+ALL = slice(None)
+SLIPS = [
+    ("leaks", some_leak(slice(-1), ALL), "the last token is never changed"),
+    ("leaks", some_leak(ALL, slice(-1, None)), "only the token right after each position"),
+    ("leaks", some_leak(ALL, slice(1)), "only the first position is compared"),
+    ("leaks", some_leak(slice(-1, None), ALL), "only the last token is changed"),
+    ("masked_softmax", lambda s, m: s.masked_fill(~m, -1e9).softmax(-1), "an even average"),
+    ("masked_softmax", lambda s, m: s.masked_fill(~m, torch.finfo(s.dtype).min).softmax(-1), "an even average"),
+    (
+        "masked_softmax",
+        lambda s, m: torch.nan_to_num(s.softmax(-1) * m / (s.softmax(-1) * m).sum(-1, keepdim=True)),
+        "one large hidden score",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "slip", "said"), SLIPS)
+def test_the_usual_slips_are_named(name, slip, said):
+    verdict = registry()[name].judge(slip)
+    assert verdict.status == "wrong" and said in verdict.message
+    assert registry()["leaks"].judge(some_leak(ALL, ALL)).status == "right"
+
+
 def test_a_blank_does_not_see_the_token_that_it_hides():
     torch.manual_seed(0)
     cfg = TransformerConfig(vocab_size=12, d_model=16, n_layers=2, n_heads=2, max_seq_len=9, causal=False)

@@ -12,6 +12,7 @@ from transformer_lib import Transformer, TransformerConfig, edit, record
 from transformer_lib.corpus import fresh_stories
 from transformer_lib.explorers.mlp import activation_family, gate, neuron, swish
 from transformer_lib.explorers.neurons import LONGEST, PROMOTED, context, distinct, knock_out, neuron_browser, silence
+from transformer_lib.lessons.exercises import registry
 from transformer_lib.losses import token_losses
 from transformer_lib.neurons import foretold, kept_share, moments, promoted, values
 from transformer_lib.plots import mlp as plots
@@ -153,6 +154,11 @@ def test_knock_out_says_the_losses_of_the_silenced_model(knocked, model):
     knocked.controls["count"].value = 0
     assert f"{whole:.2f} → {whole:.2f} nats" in knocked.summary
     knocked.controls["count"].value = 37
+
+
+def test_the_right_ids_in_the_wrong_order_are_named():
+    verdict = registry()["promoted_ids"].judge(lambda w_2, table, n, k: (table @ w_2[:, n]).argsort()[-k:])
+    assert (verdict.status, verdict.message) == ("wrong", "these are the right ids, weakest first")
 
 
 def test_silence_takes_the_named_neurons_alone():

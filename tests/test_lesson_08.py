@@ -16,6 +16,7 @@ from transformer_lib.lessons.checks.stacking_08 import SHAPES
 from transformer_lib.lessons.exercises import registry
 from transformer_lib.plots import stacking as plots
 from transformer_lib.plots.style import pixels
+from transformer_lib.positions import rotate, rotation
 from transformer_lib.training import History
 
 
@@ -163,6 +164,72 @@ def test_the_learners_model_is_judged_on_shapes_that_do_not_coincide():
         assert len(set(sizes)) == len(sizes)
     verdict = registry()["whole_model"].judge(lambda ids, weights, cfg: torch.zeros(*ids.shape, cfg.vocab_size))
     assert verdict.status == "wrong"
+
+
+def by_hand(turn="qk", out="unembedding", swap=False, n_layers=None, end=lambda logits: logits):
+    """The whole model in plain lines, with the slips that a learner may make."""
+
+    def norm(x, weight, cfg):
+        return F.rms_norm(x, weight.shape, weight, cfg.norm_eps)
+
+    def attention(x, w, cfg):
+        q, k, v = ((x @ w(f"attention.w_{n}").T).unflatten(-1, (cfg.n_heads, -1)).transpose(1, 2) for n in "qkv")
+        cos_sin = rotation(torch.arange(x.shape[1]), cfg.d_k)
+        q, k, v = (rotate(y, *cos_sin) if name in turn else y for name, y in zip("qkv", (q, k, v), strict=True))
+        heads = F.scaled_dot_product_attention(q, k, v, is_causal=True)  # (B, H, T, d_k)
+        return heads.transpose(1, 2).flatten(2) @ w("attention.w_o").T
+
+    def mlp(x, w):
+        gate, up = ("mlp.w_3", "mlp.w_1") if swap else ("mlp.w_1", "mlp.w_3")
+        return (F.silu(x @ w(gate).T) * (x @ w(up).T)) @ w("mlp.w_2").T
+
+    def run(ids, weights, cfg):
+        x = weights["embedding.weight"][ids]
+        for i in range(cfg.n_layers if n_layers is None else n_layers):
+            w = lambda name, i=i: weights[f"blocks.{i}.{name}.weight"]  # noqa: E731
+            x = x + attention(norm(x, w("attention_norm"), cfg), w, cfg)
+            x = x + mlp(norm(x, w("mlp_norm"), cfg), w)
+        return end(norm(x, weights["final_norm.weight"], cfg) @ weights[f"{out}.weight"].T)
+
+    return run
+
+
+def test_a_model_by_hand_is_right():
+    assert registry()["whole_model"].judge(by_hand()).status == "right"
+
+
+def nucleus(order, back=True, end=lambda kept: kept / kept.sum()):
+    """The cut of top-p with the tokens in some order."""
+
+    def attempt(probabilities, p):
+        at = order(probabilities)
+        ordered = probabilities[at]
+        kept = ordered.masked_fill(ordered.cumsum(0) - ordered >= p, 0)
+        return end(kept[at.argsort()] if back else kept)
+
+    return attempt
+
+
+def likeliest_first(probabilities):
+    return probabilities.argsort(descending=True)
+
+
+SLIPS = [
+    ("top_p", nucleus(likeliest_first, back=False), "the result is sorted"),
+    ("top_p", nucleus(lambda p: torch.arange(len(p))), "the sum runs in the order of the ids"),
+    ("top_p", nucleus(likeliest_first, end=lambda p: p.masked_fill(p == 0, -torch.inf).softmax(0)), "second softmax"),
+    ("whole_model", by_hand(turn="qkv"), "the values are turned too"),
+    ("whole_model", by_hand(out="embedding"), "this reads the logits from the embedding"),
+    ("whole_model", by_hand(swap=True), "W₁ and W₃ have changed places"),
+    ("whole_model", by_hand(n_layers=1), "only block 0 runs"),
+    ("whole_model", by_hand(end=lambda logits: logits.softmax(-1)), "these are probabilities"),
+]
+
+
+@pytest.mark.parametrize(("name", "slip", "said"), SLIPS)
+def test_the_usual_slips_are_named(name, slip, said):
+    verdict = registry()[name].judge(slip)
+    assert verdict.status == "wrong" and said in verdict.message
 
 
 def test_the_source_reaches_the_target_through_cross_attention():

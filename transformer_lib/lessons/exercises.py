@@ -39,6 +39,8 @@ class Exercise:
 
     name: what the learner calls, `check.<name>`; unique in the course.
     reference: the right function. mistakes: {sentence that names the mistake: function that makes it}.
+    signs: {sentence: f(result, *case), True where a result shows the mistake}, for mistakes whose results differ from
+        run to run; asked after the mistakes, and every case must show it.
     cases: `cases(generator)` yields tuples of arguments, with sizes that never coincide; the generator is numpy's,
         with a fixed seed. tolerance: on numbers, absolute and relative.
     praise: one sentence shown when it is right, for instance what the result is good for.
@@ -50,6 +52,7 @@ class Exercise:
     mistakes: dict[str, Callable]
     tolerance: float = 1e-5
     praise: str = ""
+    signs: dict[str, Callable] = dataclasses.field(default_factory=dict)
 
     def arguments(self) -> list[tuple]:
         """The same cases each time."""
@@ -75,7 +78,7 @@ class Exercise:
             except NotImplementedError:
                 return Verdict(OPEN, "not tried yet")
             except (Exception, SystemExit) as error:
-                return Verdict(WRONG, _raised(error))
+                return Verdict(WRONG, _raised(error, case))
             if results[-1] is ... or (results[-1] is None and not results[:-1]):
                 return _nothing(attempt, results[-1])
             if changed := _changed(case, given):
@@ -92,6 +95,9 @@ class Exercise:
             return Verdict(RIGHT, "right" + (f". {self.praise}" if self.praise else ""))
         for sentence, mistake in self.mistakes.items():
             if not any(self._differences(results, mistake)):
+                return Verdict(WRONG, sentence)
+        for sentence, shows in self.signs.items():
+            if all(shows(result, *case) for result, case in zip(results, self.arguments(), strict=True)):
                 return Verdict(WRONG, sentence)
         return Verdict(WRONG, next(filter(None, wrong)))
 
@@ -116,13 +122,20 @@ def _nothing(attempt: Callable, result) -> Verdict:
     return Verdict(WRONG, "it returns None: end it with `return …`")
 
 
-def _raised(error: BaseException) -> str:
+def _raised(error: BaseException, case: tuple) -> str:
     if isinstance(error, _TookTooLongError):
         return f"it did not end within {SECONDS} seconds; look for a loop that never stops"
     outside = ("/transformer_lib/", "site-packages")
     mine = [f for f in traceback.extract_tb(error.__traceback__) if not any(part in f.filename for part in outside)]
     place = f", in the line `{mine[-1].line}`" if mine and mine[-1].line else ""
-    return f"it stops with {type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}{place}"
+    message = str(error).splitlines()[0] if str(error) else "no message"
+    return f"it stops with {type(error).__name__}: {message}{place}{_shapes(case)}"
+
+
+def _shapes(case: tuple) -> str:
+    """The first case may have run, and a batch not: say which input it was."""
+    shapes = [str(tuple(x.shape)) for x in case if isinstance(x, torch.Tensor | np.ndarray)]
+    return f" (with inputs of shape {' and '.join(shapes)})" if shapes else ""
 
 
 def _changed(before: tuple, after: tuple) -> str | None:

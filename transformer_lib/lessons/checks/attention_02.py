@@ -68,6 +68,9 @@ EXERCISES = [
             "this divides by √T_k, the number of keys, not by √d_k": lambda q, k: (
                 q @ k.transpose(-2, -1) / math.sqrt(k.shape[-2])
             ),
+            "this divides by √T_q, the number of queries, not by √d_k": lambda q, k: (
+                q @ k.transpose(-2, -1) / math.sqrt(q.shape[-2])
+            ),
         },
         praise="It works on batches as well, so notebook 08 can build a block with it.",
     ),
@@ -81,6 +84,10 @@ EXERCISES = [
             "softmax over the wrong axis: each row must sum to one, not each column": lambda s: torch.softmax(
                 s, dim=-2
             ),
+            "the axis is counted from the front: rows are dim=-1, whatever stands before": lambda s: torch.softmax(
+                s, dim=1
+            ),
+            "softmax over the first axis: rows are dim=-1, whatever stands before": lambda s: torch.softmax(s, dim=0),
             "everything together sums to one; each row must": lambda s: torch.softmax(s.flatten(), 0).view_as(s),
             "the scores are divided by their sum without exp first": lambda s: s / s.sum(-1, keepdim=True),
         },

@@ -8,7 +8,7 @@ import math
 
 import torch
 
-from transformer_lib.attention import scaled_dot_product_attention
+from transformer_lib.attention import causal_mask, scaled_dot_product_attention
 from transformer_lib.lessons.exercises import Exercise
 
 
@@ -20,9 +20,9 @@ def merge_heads(heads):
     return heads.transpose(1, 2).flatten(2)  # (B, H, T, d_k) -> (B, T, H · d_k)
 
 
-def attention_of(x, w_q, w_k, w_v, h, scale=None):
+def attention_of(x, w_q, w_k, w_v, h, scale=None, mask=None):
     q, k, v = (split_heads(x @ w, h) for w in (w_q, w_k, w_v))
-    return scaled_dot_product_attention(q, k, v, scale=scale)  # (B, H, T, d_k)
+    return scaled_dot_product_attention(q, k, v, mask, scale)  # (B, H, T, d_k)
 
 
 def multi_head(x, w_q, w_k, w_v, w_o, h):
@@ -36,6 +36,12 @@ def divided_by_d_model(x, w_q, w_k, w_v, w_o, h):
 def merged_without_transpose(x, w_q, w_k, w_v, w_o, h):
     heads = attention_of(x, w_q, w_k, w_v, h)
     return heads.reshape(*x.shape[:2], -1) @ w_o
+
+
+def heads_see_heads(x, w_q, w_k, w_v, w_o, h):
+    """Cut without the transpose: within each token, heads look at one another."""
+    q, k, v = ((x @ w).unflatten(-1, (h, -1)) for w in (w_q, w_k, w_v))  # (B, T, H, d_k)
+    return scaled_dot_product_attention(q, k, v).flatten(2) @ w_o
 
 
 def one_wide_head(x, w_q, w_k, w_v, w_o, h):
@@ -125,6 +131,13 @@ EXERCISES = [
             ),
             "this is one wide head: cut q, k and v before the scores": one_wide_head,
             "the heads are merged without a transpose, which mixes tokens": merged_without_transpose,
+            "without a transpose before the scores, heads look at heads, not tokens at tokens": heads_see_heads,
+            "queries and keys have changed places": lambda x, w_q, w_k, w_v, w_o, h: multi_head(
+                x, w_k, w_q, w_v, w_o, h
+            ),
+            "a causal mask is in it; here every token sees all": lambda x, w_q, w_k, w_v, w_o, h: (
+                merge_heads(attention_of(x, w_q, w_k, w_v, h, mask=causal_mask(x.shape[1]))) @ w_o
+            ),
         },
         praise="Notebook 05 adds the mask.",
     ),

@@ -77,10 +77,13 @@ EXERCISES = [
             "the new key and value belong behind the stored ones, and in the same order": lambda ks, vs, q, k, v: (
                 scaled_dot_product_attention(q, torch.cat([ks, k]), torch.cat([v, vs]))
             ),
+            "the new key is first, the new value last: the same order for both": lambda ks, vs, q, k, v: (
+                scaled_dot_product_attention(q, torch.cat([k, ks]), torch.cat([vs, v]))
+            ),
             "a mask aligned at the top left hides all but the first key; a single new query sees every key": (
                 lambda ks, vs, q, k, v: vs[:1]
             ),
-            "the stored keys are divided by √d_k twice, or the division uses d_v": lambda ks, vs, q, k, v: (
+            "the scores are divided by √d_v, the width of a value, not by √d_k": lambda ks, vs, q, k, v: (
                 step(ks, vs, q, k, v, scale=1 / math.sqrt(v.shape[-1]))
             ),
         },
@@ -121,7 +124,9 @@ EXERCISES = [
             "the weights are read once for the whole batch, not once per sequence": lambda w, c, b, size: intensity(
                 w, c, b, size, reads_of_weights=b
             ),
-            "every sequence reads its own cache": lambda w, c, b, size: intensity(w, c, b, size, reads_of_caches=1),
+            "the caches are missing, or read once for all: every sequence reads its own": lambda w, c, b, size: (
+                intensity(w, c, b, size, reads_of_caches=1)
+            ),
             "a multiply-add is 2 FLOPs": lambda w, c, b, size: intensity(w, c, b, size, flops=1),
             "this is FLOPs per number; divide by its bytes": lambda w, c, b, size: intensity(w, c, b, 1),
         },

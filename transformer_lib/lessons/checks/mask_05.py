@@ -65,7 +65,8 @@ def averaging(hidden):
 
 
 def leak_cases(rng):
-    """Models that see: the past; everything; one step ahead; the last token from the first; the far past alone."""
+    """Models that see: the past; everything; one step ahead; the last token from the first; the third from
+    the second; the far past alone; the third from the first."""
 
     def future(t, shift=1):
         return torch.ones(t, t, dtype=torch.bool).triu(shift)
@@ -80,11 +81,18 @@ def leak_cases(rng):
         hidden[1, 2] = False
         return hidden
 
+    def first_sees_third(t):
+        hidden = future(t)
+        hidden[0, 2] = False
+        return hidden
+
     def far(t):
         return future(t) | torch.ones(t, t, dtype=torch.bool).tril(-3)
 
     everything = lambda t: torch.zeros(t, t, dtype=torch.bool)  # noqa: E731
-    for n, hidden in enumerate((future, everything, lambda t: future(t, 2), first_sees_last, second_sees_third, far)):
+    one_ahead = lambda t: future(t, 2)  # noqa: E731
+    models = (future, everything, one_ahead, first_sees_last, second_sees_third, far, first_sees_third)
+    for n, hidden in enumerate(models):
         yield averaging(hidden), torch.tensor(rng.integers(0, VOCABULARY, 6 + n % 3)), VOCABULARY
 
 
@@ -124,6 +132,12 @@ EXERCISES = [
         mistakes={
             "masked after the softmax: rows no longer sum to one, and hidden scores still count": after_softmax,
             "masked after the softmax and divided again: 0 / 0 where a hidden score dwarfs the others": renormalised,
+            "masked after the softmax and divided again: one large hidden score leaves nothing to divide": (
+                lambda scores, mask: renormalised(scores, mask).nan_to_num(0.0)
+            ),
+            "a row that may see nothing becomes an even average with −1e9: it must be zeros": lambda scores, mask: (
+                torch.softmax(scores.masked_fill(~mask, -1e9), dim=-1)
+            ),
             "hidden scores are 0, and e^0 = 1: use −∞": lambda scores, mask: torch.softmax(scores * mask, dim=-1),
             "hidden scores are −1e4: a row of very low scores still sees what is hidden": lambda scores, mask: (
                 torch.softmax(scores.masked_fill(~mask, -1e4), dim=-1)
@@ -175,6 +189,12 @@ EXERCISES = [
                 lambda model, ids, vocab_size: any(
                     bool(moves(model, ids, at, vocab_size)[at - 1]) for at in range(1, len(ids))
                 )
+            ),
+            "the last token is never changed: the positions before it may see it": lambda model, ids, vocab_size: any(
+                bool(moves(model, ids, at, vocab_size)[:at].any()) for at in range(1, len(ids) - 1)
+            ),
+            "only the first position is compared: a leak into a later one passes": lambda model, ids, vocab_size: any(
+                bool(moves(model, ids, at, vocab_size)[0]) for at in range(1, len(ids))
             ),
             "True and False are swapped: True = the model looks ahead": lambda model, ids, vocab_size: (
                 not leaks(model, ids, vocab_size)

@@ -25,7 +25,7 @@ def silu_cases(rng):
 
 
 def width_cases(rng):
-    yield from ((4096, 256), (8192, 4096), (5120, 256), (576, 64), (1024, 1), (100, 7), (96, 256))
+    yield from ((4096, 256), (2048, 1), (8192, 4096), (5120, 256), (576, 64), (1024, 1), (100, 7), (96, 256))
 
 
 def width(d_model, multiple):
@@ -52,6 +52,9 @@ EXERCISES = [
             "the output must stay free to be negative: no ReLU after W₂": lambda x, w_1, w_2: F.relu(
                 F.relu(x @ w_1.T) @ w_2.T
             ),
+            "this bends with GELU; the MLP of 2017 has ReLU": lambda x, w_1, w_2: F.gelu(x @ w_1.T) @ w_2.T,
+            "this bends with SiLU; the MLP of 2017 has ReLU": lambda x, w_1, w_2: F.silu(x @ w_1.T) @ w_2.T,
+            "the stream is added in it; the block does that": lambda x, w_1, w_2: x + F.relu(x @ w_1.T) @ w_2.T,
             "ReLU is applied to the input; it belongs after W₁": lambda x, w_1, w_2: F.relu(x) @ w_1.T @ w_2.T,
         },
         praise="This is the MLP of 2017, without its biases.",
@@ -85,6 +88,10 @@ EXERCISES = [
             "this gates by the sigmoid alone (that is GLU); SwiGLU gates by SiLU": lambda x, w_1, w_2, w_3: (
                 (torch.sigmoid(x @ w_1.T) * (x @ w_3.T)) @ w_2.T
             ),
+            "this gates by GELU; SwiGLU gates by SiLU": lambda x, w_1, w_2, w_3: (
+                (F.gelu(x @ w_1.T) * (x @ w_3.T)) @ w_2.T
+            ),
+            "W₃ is left out: there is nothing to gate": lambda x, w_1, w_2, w_3: F.silu(x @ w_1.T) @ w_2.T,
             "SiLU is applied to both copies; only the gate has it": lambda x, w_1, w_2, w_3: (
                 (F.silu(x @ w_1.T) * F.silu(x @ w_3.T)) @ w_2.T
             ),
@@ -98,6 +105,10 @@ EXERCISES = [
         mistakes={
             "two thirds are missing: this rounds 4 · d_model": lambda d, m: -(-4 * d // m) * m,
             "it rounds down; the width goes up to the next multiple": lambda d, m: 8 * d // 3 // m * m,
+            "it takes the nearest multiple; the width goes up to the next": lambda d, m: round(8 * d // 3 / m) * m,
+            "round down once: the whole part of 8 · d_model / 3, not twice that of 4 · d_model / 3": lambda d, m: (
+                -(-2 * (4 * d // 3) // m) * m
+            ),
             "it is not rounded to the multiple": lambda d, m: 8 * d // 3,
             "a width that is a multiple already must stay": lambda d, m: (8 * d // 3 // m + 1) * m,
         },
@@ -117,6 +128,7 @@ EXERCISES = [
             "these are the logits; the ids are their places (`.indices`)": lambda w_2, table, n, k: (
                 (table @ w_2[:, n]).topk(k).values
             ),
+            "these are the right ids, weakest first": lambda w_2, table, n, k: (table @ w_2[:, n]).argsort()[-k:],
         },
         praise="The logit lens of notebook 6, for one neuron.",
     ),

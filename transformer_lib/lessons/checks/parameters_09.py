@@ -39,6 +39,10 @@ EXERCISES = [
             "the biases are missing: one number per output of each linear layer": lambda v, c, d, n: (
                 gpt2(v, c, d, n) - 9 * n * d
             ),
+            "attention's biases are missing: four projections with d_model each": lambda v, c, d, n: (
+                gpt2(v, c, d, n) - 4 * n * d
+            ),
+            "a block has two LayerNorms": lambda v, c, d, n: gpt2(v, c, d, n) - 2 * n * d,
             "a LayerNorm has a scale and a shift: 2 · d_model numbers": lambda v, c, d, n: (
                 gpt2(v, c, d, n) - (2 * n + 1) * d
             ),
@@ -58,6 +62,10 @@ EXERCISES = [
             ),
             "this is one layer's attention; there are n_layers": lambda w, n, d, t: 2 * w + 4 * t * d,
             "one token looks at t keys; t² is for a whole sequence": lambda w, n, d, t: 2 * w + 4 * t * t * d * n,
+            "a token meets each weight once; t counts in attention alone": lambda w, n, d, t: 2 * w * t + 4 * t * d * n,
+            "6 FLOPs per weight is training, forward and backward; here it is 2": lambda w, n, d, t: (
+                6 * w + 4 * t * d * n
+            ),
             "attention's own arithmetic is missing": lambda w, n, d, t: 2 * w,
         },
     ),

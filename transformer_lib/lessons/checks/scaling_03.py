@@ -72,6 +72,7 @@ EXERCISES = [
             ),
             "a weight of 0 gives 0 · log 0 = nan; its share of the entropy is 0": lambda a: -(a * torch.log2(a)).sum(),
             "each logarithm must be weighted by its own weight, not averaged evenly": lambda a: -torch.log2(a).mean(),
+            "this is 2 to the power of the entropy; return the entropy": lambda a: torch.special.entr(a).sum().exp(),
         },
         tolerance=1e-4,
         praise="2 to the power of it says how many keys are really read.",
@@ -104,6 +105,12 @@ EXERCISES = [
             ),
             "only the Jacobian's diagonal is used": lambda q, keys, g: gradient(
                 q, keys, g, through=lambda a: torch.diag(a * (1 - a))
+            ),
+            "a ∘ g is one half of the Jacobian: the other is −a (a · g)": lambda q, keys, g: gradient(
+                q, keys, g, through=torch.diag
+            ),
+            "the last factor is there, but the scores in the softmax are not divided by √d_k": lambda q, keys, g: (
+                gradient(q, keys, g, scale=1.0) / math.sqrt(len(q))
             ),
         },
         praise="This is all that a query ever hears of the loss.",

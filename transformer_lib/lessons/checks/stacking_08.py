@@ -1,11 +1,13 @@
 """Exercises of notebook 08: a block, two ways to sample, and a whole model out of the learner's own functions."""
 
-import math
+from contextlib import contextmanager
 
 import torch
 
+from transformer_lib.attention import MultiHeadAttention
 from transformer_lib.config import TransformerConfig
 from transformer_lib.generation import next_token_probabilities
+from transformer_lib.lessons import bugs
 from transformer_lib.lessons.exercises import Exercise
 from transformer_lib.model import Transformer
 from transformer_lib.toy import is_trained, load_toy, toy_folder
@@ -46,6 +48,10 @@ def parallel(x, norm_1, attention, norm_2, mlp):
     return x + attention(norm_1(x)) + mlp(norm_2(x))
 
 
+def mlp_on_old_stream(x, norm_1, attention, norm_2, mlp):
+    return x + mlp(norm_2(x + attention(norm_1(x))))
+
+
 def post_norm(x, norm_1, attention, norm_2, mlp):
     x = norm_1(x + attention(x))
     return norm_2(x + mlp(x))
@@ -68,7 +74,12 @@ def adds_normed(x, norm_1, attention, norm_2, mlp):
 def logit_cases(rng):
     for (*lead, v), temperature in (((5,), 0.5), ((3, 8), 2.0), ((4,), 0.1)):
         yield 4 * torch.randn(*lead, v), temperature
-    yield torch.tensor([1000.0, 999.0, 900.0]), 0.25
+    yield torch.tensor([[1000.0, 999.0, 900.0], [1.0, 0.0, 2.0]]), 0.25
+
+
+def one_maximum(logits, temperature):
+    e = ((logits - logits.max()) / temperature).exp()
+    return e / e.sum(-1, keepdim=True)
 
 
 def top_p_cases(rng):
@@ -96,6 +107,15 @@ def one_too_few(probabilities, p):
 def above_threshold(probabilities, p):
     kept = probabilities.masked_fill(probabilities < p, 0)
     return kept / kept.sum()
+
+
+def in_order_of_ids(probabilities, p):
+    kept = probabilities.masked_fill(probabilities.cumsum(0) - probabilities >= p, 0)
+    return kept / kept.sum()
+
+
+def second_softmax(probabilities, p):
+    return torch.softmax(probabilities.masked_fill(top_p(probabilities, p) == 0, -torch.inf), dim=-1)
 
 
 def nucleus_size(probabilities, p):
@@ -137,26 +157,36 @@ def with_config(**changes):
 
 
 def with_weights(change):
-    return lambda ids, weights, cfg: library_model(ids, change(dict(weights), cfg), cfg)
+    return lambda ids, weights, cfg: library_model(ids, change(weights), cfg)
 
 
-def no_final_norm(ids, weights, cfg):
-    model = Transformer(cfg)
-    model.load_state_dict(weights)
-    model.final_norm = None
-    with torch.no_grad():
-        return model(ids)
+def with_bug(switch):
+    def run(ids, weights, cfg):
+        with switch():
+            return library_model(ids, weights, cfg)
+
+    return run
 
 
-def one_block_for_all(weights, cfg):
+@contextmanager
+def turned_values():
+    def keys_and_values(original, self, x, rotation, cache, layer):
+        k, v = original(self, x, rotation, cache, layer)
+        return k, self.rotate(v, *rotation)
+
+    with bugs.replaced(MultiHeadAttention, "keys_and_values", keys_and_values, None):
+        yield
+
+
+def one_block_for_all(weights):
     return {name: weights[name.replace(f"blocks.{name.split('.')[1]}.", "blocks.0.")] if "blocks." in name else tensor
             for name, tensor in weights.items()}  # fmt: skip
 
 
-def divided_by_width(weights, cfg):
-    """As if the scores were divided by √d_model."""
-    factor = math.sqrt(cfg.d_k / cfg.d_model)
-    return {name: tensor * factor if name.endswith("w_q.weight") else tensor for name, tensor in weights.items()}
+def only_block_0(weights):
+    """The later blocks write nothing."""
+    return {name: 0 * tensor if "blocks." in name and "blocks.0." not in name else tensor
+            for name, tensor in weights.items()}  # fmt: skip
 
 
 EXERCISES = [
@@ -172,6 +202,10 @@ EXERCISES = [
             "the MLP reads the stream without its norm": lambda x, norm_1, attention, norm_2, mlp: block_order(
                 x, norm_1, attention, lambda y: y, mlp
             ),
+            "the MLP reads through norm_1; its own is norm_2": lambda x, norm_1, attention, norm_2, mlp: block_order(
+                x, norm_1, attention, norm_1, mlp
+            ),
+            "the MLP's output goes to the old x: attention's update is lost": mlp_on_old_stream,
         },
         praise="This is the order of GPT-2 and of Llama 2.",
     ),
@@ -186,6 +220,7 @@ EXERCISES = [
             "the temperature has no effect: divide the logits by it, not the probabilities": lambda logits, t: (
                 torch.softmax(logits, -1) / t / (torch.softmax(logits, -1) / t).sum(-1, keepdim=True)
             ),
+            "one maximum for the whole batch: subtract each row its own, or a low row becomes 0 / 0": one_maximum,
             "not stable: exp overflows for large logits; subtract the maximum first": lambda logits, t: (
                 (logits / t).exp() / (logits / t).exp().sum(-1, keepdim=True)
             ),
@@ -201,6 +236,11 @@ EXERCISES = [
             "what is left does not sum to one: divide it by its sum": lambda probabilities, p: cut(
                 probabilities, nucleus_size(probabilities, p)
             ),
+            "the result is sorted: each probability must go back to the place of its token": lambda probabilities, p: (
+                top_p(probabilities, p).sort(descending=True).values
+            ),
+            "the sum runs in the order of the ids: sort by probability first": in_order_of_ids,
+            "these are probabilities already: divide by their sum, no second softmax": second_softmax,
         },
     ),
     Exercise(
@@ -212,10 +252,19 @@ EXERCISES = [
             "queries and keys are not turned by their positions": with_config(positions="none"),
             "the causal mask is missing: every position sees the later ones": with_config(causal=False),
             "the scores are not divided by √d_k": with_config(scale_scores=False),
-            "the scores are divided by √d_model; each head divides by its own √d_k": with_weights(divided_by_width),
+            "the scores are divided by √d_model; each head divides by its own √d_k": with_bug(bugs.divide_by_d_model),
             "nothing is added to the stream: x + sublayer(norm(x))": with_config(residual=False),
-            "the final norm before the unembedding is missing": no_final_norm,
+            "the final norm before the unembedding is missing": with_bug(bugs.missing_final_norm),
             "every layer runs with the weights of block 0": with_weights(one_block_for_all),
+            "only block 0 runs: each block reads what the one before it returned": with_weights(only_block_0),
+            "the values are turned too; RoPE turns queries and keys alone": with_bug(turned_values),
+            "W₁ and W₃ have changed places: SiLU goes on W₁ x": with_bug(bugs.swapped_gate),
+            "this reads the logits from the embedding; the table for that is `unembedding.weight`": with_weights(
+                lambda weights: {**weights, "unembedding.weight": weights["embedding.weight"]}
+            ),
+            "these are probabilities: return the logits": lambda ids, weights, cfg: torch.softmax(
+                library_model(ids, weights, cfg), dim=-1
+            ),
         },
         praise="Your own functions give the logits of two small models and of the toy.",
     ),

@@ -18,6 +18,7 @@ def piece_cases(rng):
     yield (["the", "o", "x", "the", "o", "b", "o", "x"],)
     yield (list("xyxyzxz"),)
     yield (["ab", "c", "ab", "d", "ab", "d", "c"],)
+    yield (["x", "ban", "d", "ban", "d", "a", "n"],)
 
 
 def merge_cases(rng):
@@ -25,6 +26,8 @@ def merge_cases(rng):
     yield list("baaaab"), ("a", "a")
     yield ["th", "e", "o", "th", "e", "th"], ("th", "e")
     yield list("xyz"), ("z", "x")
+    yield list("baaab"), ("a", "a")
+    yield ["ba", "n", "a", "n"], ("a", "n")
 
 
 def most_frequent(pieces):
@@ -33,6 +36,16 @@ def most_frequent(pieces):
 
 def every_second_pair(pieces):
     return Counter(zip(pieces[::2], pieces[1::2], strict=False)).most_common(1)[0][0]
+
+
+def counted_in_text(pieces):
+    text = "".join(pieces)
+    return max(pairwise(pieces), key=lambda pair: text.count("".join(pair)))
+
+
+def is_as_frequent(result, pieces):
+    pairs = list(pairwise(pieces))
+    return isinstance(result, tuple | list) and pairs.count(tuple(result)) == pairs.count(most_frequent(pieces))
 
 
 def overlapping(pieces, pair):
@@ -60,6 +73,16 @@ def first_only(pieces, pair):
         if tuple(pieces[k : k + 2]) == pair:
             return [*pieces[:k], "".join(pair), *pieces[k + 2 :]]
     return list(pieces)
+
+
+def from_the_right(pieces, pair):
+    """All of it written backwards, merged, and turned round again."""
+    backwards = merge_pair([piece[::-1] for piece in pieces[::-1]], (pair[1][::-1], pair[0][::-1]))
+    return [piece[::-1] for piece in backwards[::-1]]
+
+
+def replaced_in_text(pieces, pair):
+    return " ".join(pieces).replace(" ".join(pair), "".join(pair)).split(" ")
 
 
 # --- Rows and RoPE ---
@@ -101,11 +124,18 @@ EXERCISES = [
                 Counter(pairwise(pieces)).items(), key=lambda item: item[1]
             )[0],
             "this counts every second pair only: (0, 1), (2, 3) …; count (1, 2) too": every_second_pair,
+            "this is the pair with its count: take `[0]` of it": lambda pieces: (
+                most_frequent(pieces),
+                max(Counter(pairwise(pieces)).values()),
+            ),
+            "the pair is joined: return the two pieces as a tuple": lambda pieces: "".join(most_frequent(pieces)),
+            "this counts in the joined text, inside longer pieces too: compare whole pieces": counted_in_text,
             "this returns the count; return the pair": lambda pieces: max(Counter(pairwise(pieces)).values()),
             "this returns the most frequent piece, not a pair of neighbours": lambda pieces: Counter(
                 pieces
             ).most_common(1)[0][0],
         },
+        signs={"of equally frequent pairs this takes another than the first in the text": is_as_frequent},
     ),
     Exercise(
         "merge",
@@ -115,6 +145,10 @@ EXERCISES = [
             "a piece is used twice: a, a, a holds the pair (a, a) only once": overlapping,
             "the second half of the pair is still there: skip it after a merge": keeps_second,
             "this merges the first occurrence only": first_only,
+            "this merges from right to left: the leftmost pair comes first": from_the_right,
+            "joining the text and replacing also hits the end of a longer piece: compare whole pieces": (
+                replaced_in_text
+            ),
             "this removes the pair instead of joining it": lambda pieces, pair: [
                 piece for piece in merge_pair(pieces, pair) if piece != "".join(pair)
             ],
@@ -142,7 +176,7 @@ EXERCISES = [
         reference=lambda x, positions: rotate(x, *rotation(positions, x.shape[-1])),
         cases=rope_cases,
         mistakes={
-            "this turns clockwise: the first number is a·cos − b·sin, the second b·cos + a·sin": lambda x, positions: (
+            "clockwise. The first number should be a·cos − b·sin, the second b·cos + a·sin": lambda x, positions: (
                 turned(x, -angles(positions, x.shape[-1]))
             ),
             "all pairs turn at the same speed; pair i turns by 10,000^(−2i / d_k) per position": lambda x, positions: (
@@ -150,6 +184,15 @@ EXERCISES = [
             ),
             "the exponent is −2i / d_k; this has −i / d_k": lambda x, positions: turned(
                 x, angles(positions, x.shape[-1], 1.0)
+            ),
+            "i counts from 0: the first pair turns by one radian per position": lambda x, positions: turned(
+                x, angles(positions, x.shape[-1]) * 10_000.0 ** (-2 / x.shape[-1])
+            ),
+            "positions 0, 1, 2 … are turned, not the given ones": lambda x, positions: turned(
+                x, angles(torch.arange(len(positions)), x.shape[-1])
+            ),
+            "the angles are in radians already: no factor π / 180": lambda x, positions: turned(
+                x, angles(positions, x.shape[-1]).deg2rad()
             ),
             "this pairs neighbours; here number i is paired with number i + d_k / 2": neighbours,
             "the positions are not used: token m turns m times as far as token 1": lambda x, positions: turned(
