@@ -185,8 +185,8 @@ class Notebook:
         """The explorers of the page, as element handles."""
         return self.page.query_selector_all(f"{PANEL} .explorer")
 
-    def move_all(self, explorer) -> list[str]:
-        """Move each control of an explorer by keyboard: its picture must follow, its line of words at least once."""
+    def move_all(self, explorer, seconds: float = 1) -> list[str]:
+        """Move each control by keyboard: the picture must follow within `seconds`, the line of words at least once."""
         title = explorer.query_selector(".explorer-summary").inner_text()[:40]
         found = [f"explorer {title!r}: the label {label!r} is cut" for label in explorer.evaluate(CUT_LABELS)]
         words = _words(explorer)
@@ -195,13 +195,13 @@ class Notebook:
             # Asked for anew each time: ipywidgets makes new buttons where one control has set another.
             control = explorer.query_selector_all(selector)[number - 1]
             chosen = "mod-active" in (control.get_attribute("class") or "")  # pressing it again changes nothing
-            if not chosen and not self._moves(explorer, control):
+            if not chosen and not self._moves(explorer, control, seconds):
                 found.append(f"explorer {title!r}: its picture does not follow control number {number}")
         if _words(explorer) == words:
             found.append(f"explorer {title!r}: its line of words never changes")
         return found + self.page.evaluate(ERRORS) + self.console
 
-    def _moves(self, explorer, control) -> bool:
+    def _moves(self, explorer, control, seconds: float) -> bool:
         """Whether some key changes the picture's bytes (both directions are tried: a slider may stand at its end)."""
         before = explorer.evaluate(PICTURE)
         for key in _keys(control):
@@ -211,7 +211,7 @@ class Notebook:
                 self.page.keyboard.press("Enter")
             else:
                 self.page.keyboard.press(key)
-            for _ in range(20):
+            for _ in range(int(20 * seconds)):
                 self.page.wait_for_timeout(50)
                 if explorer.evaluate(PICTURE) != before:
                     self.page.wait_for_timeout(50)

@@ -51,6 +51,7 @@ display(HTML("<div style='width: 3000px; background: #ddd; color: #000'>wide</di
 display(HTML("<p style='background: #777; color: #888'>pale</p>"))
 display(HTML("<p style='background: #fff; color: #767676'>just dark enough</p>"))
 """
+REAL = "12_real_model.ipynb"
 RESTARTED = "02_attention.ipynb"  # it runs the quickest
 
 
@@ -92,7 +93,8 @@ def test_notebook_shows_its_pictures_runs_and_follows_the_keyboard(lab, name):
         assert notebook.run() == []
         explorers = notebook.explorers()
         assert len(explorers) == sum(about.get("kind") == "explorer" for about in images)
-        assert [fault for explorer in explorers for fault in notebook.move_all(explorer)] == []
+        seconds = 6 if name == REAL else 1  # each of its updates runs a model of 135 million parameters
+        assert [fault for explorer in explorers for fault in notebook.move_all(explorer, seconds)] == []
         assert notebook.narrow_and_dark() == []
         if name == RESTARTED:
             assert notebook.run_again() == []
