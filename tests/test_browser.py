@@ -93,7 +93,7 @@ def test_notebook_shows_its_pictures_runs_and_follows_the_keyboard(lab, name):
         assert notebook.run() == []
         explorers = notebook.explorers()
         assert len(explorers) == sum(about.get("kind") == "explorer" for about in images)
-        seconds = 6 if name == REAL else 1  # each of its updates runs a model of 135 million parameters
+        seconds = 10 if name == REAL else 1  # each of its updates runs a model of 135 million parameters
         assert [fault for explorer in explorers for fault in notebook.move_all(explorer, seconds)] == []
         assert notebook.narrow_and_dark() == []
         if name == RESTARTED:
