@@ -133,7 +133,7 @@ class Product:
     """y = x Wᵀ + b for one row x, of linear layers that read the same x, side by side. y is always written to `out`."""
 
     def __init__(self, *linears: nn.Linear):
-        self.weight = torch.cat([linear.weight.detach() for linear in linears]).t().contiguous()  # (inputs, outputs)
+        self.weight = torch.cat([linear.weight.detach().t() for linear in linears], dim=1)  # (inputs, outputs)
         biased = linears[0].bias is not None
         self.bias = torch.cat([linear.bias.detach() for linear in linears]) if biased else None  # (outputs,)
         self.out = self.weight.new_empty(1, self.weight.shape[1])  # (1, outputs)

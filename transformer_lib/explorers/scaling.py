@@ -149,7 +149,7 @@ def score_factor(model, tokenizer, text: str) -> Explorer:
         "layer": widgets.ToggleButtons(options=layers, value=layers[-1], description="layer"),
         "head": widgets.ToggleButtons(options=heads, value=0, description="head"),
     }  # fmt: skip
-    title = "A trained model wants its scores at the size it learned"
+    title = "On fresh stories, the loss is least at the size that was learned"
     return Explorer(build, controls, title=title, name="score_factor", figsize=(8, 4.2))
 
 

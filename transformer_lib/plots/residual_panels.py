@@ -52,7 +52,7 @@ class GradientLab:
         self.size = size.plot([], [], "o-", color=COLOURS["purple"], ms=4)[0]
         gradient.set(title="length of the gradient", yscale="log", ylim=(LEAST / 2, 40), xlabel="block")
         gradient.set_yticks([LEAST, 1e-4, 1e-3, 0.01, 0.1, 1, 10], ["≈ 0", "10⁻⁴", "0.001", "0.01", "0.1", "1", "10"])
-        gradient.legend(loc="lower right", borderaxespad=0.1)
+        self.legend = gradient.legend(loc="lower right", borderaxespad=0.1)
         alike.axhline(1, color=COLOURS["grey"], lw=1, ls=(0, (4, 4)))
         alike.set(title="likeness of positions (cosine)", ylim=(-0.1, 1.12), yticks=(0, 0.5, 1))
         size.set(title="size of the stream", yscale="log", ylim=(LEAST / 2, 40), xlabel="block")
@@ -67,7 +67,8 @@ class GradientLab:
         self.before.set_data(*self.weights.get_data())
         self.alike_before.set_data(*self.alike.get_data())
         self.weights.set_data(range(1, depth + 1), profile.weights.clamp(min=LEAST))
-        self.weights.set_color(COLOURS["red" if post else "blue"])
+        for line in (self.weights, self.legend.legend_handles[0]):
+            line.set_color(COLOURS["red" if post else "blue"])
         self.stream.set_data(range(depth + 1), profile.stream.clamp(min=LEAST))
         self.alike.set_data(range(depth + 1), profile.alike)
         self.size.set_data(range(depth + 1), profile.size.clamp(min=LEAST))
