@@ -17,14 +17,17 @@ lab:
 	@$(READY) lab
 	@$(PY) .ci/lab.py
 
-# The toy is trained before nbval starts: a cell has 120 seconds, and compares only what it computes.
+# Two test processes, each with the files that the other has not begun. The toy is trained before they start: a cell
+# has 120 seconds, and compares only what it computes.
+SIDE_BY_SIDE = -n 2 --dist loadfile --no-loadscope-reorder
+
 test:
 	@$(READY) test
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m transformer_lib.toy
-	$(PY) -m pytest -m 'not long'
-	$(PY) -m pytest --nbval --nbval-current-env --nbval-cell-timeout 120 notebooks/
+	$(PY) -m pytest -m 'not long' $(SIDE_BY_SIDE)
+	$(PY) -m pytest --nbval --nbval-current-env --nbval-cell-timeout 120 $(SIDE_BY_SIDE) notebooks/
 
 test-long:
 	@$(READY) test

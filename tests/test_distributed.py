@@ -26,7 +26,7 @@ def text(tmp_path_factory):
 def command(text, out, steps: int, processes: int = 1) -> subprocess.CompletedProcess:
     team = ["-m", "torch.distributed.run", f"--nproc-per-node={processes}"] if processes > 1 else []
     line = [sys.executable, *team, "-m", "transformer_lib", "train", *OPTIONS, "--text", text, "--out", out]
-    return subprocess.run([*line, "--steps", str(steps)], capture_output=True, text=True, timeout=240)
+    return subprocess.run([*line, "--steps", str(steps)], capture_output=True, text=True, timeout=120)
 
 
 def test_two_processes_train_as_one_and_speak_with_one_voice(text, tmp_path):
