@@ -6,7 +6,7 @@ from small import build, random_ids, small
 
 from transformer_lib import fused
 from transformer_lib.attention import MultiHeadAttention
-from transformer_lib.losses import cross_entropy
+from transformer_lib.losses import cross_entropy, token_losses
 from transformer_lib.norms import LayerNorm, RMSNorm, layer_norm, rms_norm
 from transformer_lib.positions import rotate, rotation
 
@@ -41,6 +41,8 @@ def test_gradients_are_those_of_differences():
     assert torch.autograd.gradcheck(lambda x, w: fused.RMSNorm.apply(x, w, 0.1), (x, weight))
     cos, sin = (t.double() for t in rotation(torch.arange(3), 6))
     assert torch.autograd.gradcheck(lambda x: fused.Rotation.apply(x, cos, sin), (x,))
+    targets = torch.tensor([[0, 5, 2], [3, 3, 1]])
+    assert torch.autograd.gradcheck(lambda x: fused.Surprise.apply(x, targets), (x,))
 
 
 @pytest.mark.parametrize("positions", [torch.arange(5), torch.tensor([[3, 4, 5, 6, 7], [0, 0, 0, 1, 2]])[:, None]])
@@ -48,6 +50,17 @@ def test_rotation_is_the_formula(positions):
     cos, sin = rotation(positions, 8)
     x = randn(2, 5, 3, 8).transpose(1, 2)  # heads as attention has them, not contiguous
     same(lambda x: fused.Rotation.apply(x, cos, sin), lambda x: rotate(x, cos, sin), x)
+
+
+@pytest.mark.parametrize("size", [1.0, 30.0, 1e4])
+def test_the_loss_is_the_formula(size):
+    logits, targets = (size * randn(3, 5, 11, grad=False)).requires_grad_(), torch.arange(15).view(3, 5) % 11
+
+    def formula(logits):  # in float64 it is the formula that runs
+        return token_losses(logits.double(), targets).float()
+
+    same(lambda logits: token_losses(logits, targets), formula, logits)
+    assert type(token_losses(logits, targets).grad_fn).__name__ == "SurpriseBackward"
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
-"""The same numbers as the formulas of `norms.py` and `positions.py`, in fewer passes over memory.
+"""The same numbers as the formulas of `norms.py`, `positions.py` and `losses.py`, in fewer passes over memory.
 
 Training a small model spends a third of its time outside of matrix products, and most of that on reading and writing
-whole tensors. Autograd, left alone, keeps and visits an intermediate for every sign in a formula. Here two functions
+whole tensors. Autograd, left alone, keeps and visits an intermediate for every sign in a formula. Here three functions
 come with their gradients, worked out by hand and written with as few visits as torch allows. The formulas themselves
-stand where they are taught (`norms.rms_norm`, `positions.rotate`); tests hold values and gradients equal.
+stand where they are taught (`norms.rms_norm`, `positions.rotate`, `losses.token_losses`); tests hold values and gradients equal.
 """
 
 from __future__ import annotations
@@ -60,3 +60,21 @@ def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     torch.mul(first, cos, out=new_first).addcmul_(second, sin, value=-1)
     torch.mul(second, cos, out=new_second).addcmul_(first, sin)
     return out
+
+
+class Surprise(torch.autograd.Function):
+    """−ln p(target) with p = softmax(logits): its gradient is p, less 1 at the target."""
+
+    @staticmethod
+    def forward(ctx, logits: Tensor, targets: Tensor) -> Tensor:
+        log_p = torch.log_softmax(logits, dim=-1)  # (…, V)
+        ctx.save_for_backward(log_p, targets)
+        return log_p.gather(-1, targets[..., None]).squeeze(-1).neg_()  # (…)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, g: Tensor):
+        log_p, targets = ctx.saved_tensors
+        for_logits, targets = log_p.exp(), targets[..., None]  # (…, V), (…, 1)
+        for_logits.scatter_add_(-1, targets, torch.full_like(targets, -1, dtype=log_p.dtype))
+        return for_logits.mul_(g[..., None]), None  # (…, V)
