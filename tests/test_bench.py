@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from transformer_lib import __main__
 from transformer_lib.accounting import count_parameters
-from transformer_lib.bench import batch, decode, explorers, models, prefill, start, text, threads, timing, train
+from transformer_lib.bench import batch, decode, explorers, models, prefill, profile, start, text, threads, timing, train
 from transformer_lib.bench.ceilings import products, reading
 from transformer_lib.bench.models import PEERS, Size, shape
 from transformer_lib.bench.report import Row, rate_row, table
@@ -131,7 +131,7 @@ def test_a_peer_that_is_missing_says_how_to_get_it(monkeypatch):
 # --- Sections ---
 
 
-@pytest.mark.parametrize("section", [train, decode, prefill, batch])
+@pytest.mark.parametrize("section", [train, profile, decode, prefill, batch])
 def test_every_section_measures_what_it_names(section, tiny, monkeypatch):
     monkeypatch.setattr(prefill, "peak_bytes", lambda name, length: 1000 * length)
     rows = list(section.run(OPTIONS))
@@ -139,6 +139,11 @@ def test_every_section_measures_what_it_names(section, tiny, monkeypatch):
     assert all(row.note for row in rows if row.value is None)
     if section is decode:
         assert {row.what for row in rows} >= {"this library", "reading the weights", "with the cache", "without"}
+    if section is profile:
+        assert {row.what for row in rows} >= {"this library", "torch.nn.TransformerEncoder"}
+        for row in rows:
+            parts = [float(part.split()[-1].replace(",", "")) for part in row.note.split(", ")]
+            assert len(parts) == 3 and sum(parts) == pytest.approx(row.value, abs=1.5)
     if section is prefill:
         assert [row.ratio for row in rows if "peak" in row.case] == [None, 2.0, 2.0]
         assert [row.reached for row in rows if "peak" in row.case] == [None, None, True]

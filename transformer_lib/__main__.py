@@ -129,8 +129,8 @@ def add_bench(command: argparse.ArgumentParser) -> None:
         "faster the library is than what the row names, unless the row says otherwise. A bar is what the course asks "
         "for. Leave the machine alone meanwhile; where that cannot be, --clock cpu counts the process's own seconds."
     )
-    command.add_argument("sections", nargs="*", metavar="SECTION", help="train decode prefill batch tokenizer start "
-                         "threads explorers (default: all; the last two take minutes)")  # fmt: skip
+    command.add_argument("sections", nargs="*", metavar="SECTION", help="train profile decode prefill batch tokenizer "
+                         "start threads explorers (default: all; the last two take minutes)")  # fmt: skip
     command.add_argument("--quick", action="store_true", help="small sizes only, about two minutes: to try it out")
     command.add_argument("--rounds", type=int, default=5, metavar="N", help="turns that everything gets (5)")
     command.add_argument("--threads", type=int, metavar="N", help="of the CPU, for all alike (default: all cores)")

@@ -9,15 +9,16 @@ from contextlib import contextmanager
 
 import torch
 
-SMALL_MODEL = 2_000_000  # parameters
+SMALL_MODEL = 500_000  # parameters
 
 
 def choose_threads(n_parameters: int) -> int:
     """How many threads to train with: what OMP_NUM_THREADS says, else 1 for a small model, else one per core.
 
-    A step of a small model is many tiny operations, from which a second thread gains little on a quiet machine; on a
-    busy one, two threads wait for each other: width 64, 2 layers, beside one busy process, 37,000 tokens/s with one
-    thread and 5,400 with two (14,000 with GOMP_SPINCOUNT=1000, which importing transformer_lib sets).
+    A step of a small model is many tiny operations. Width 64, 2 layers, batch 8: two threads are 1.5 times as fast as
+    one on a quiet machine, but wait for each other on a busy one, and may then fall to a tenth. Width 128, 4 layers,
+    batch 32: 1.7 times on a quiet machine, and 0.98 times beside one busy process, thanks to GOMP_SPINCOUNT=1000, which
+    importing transformer_lib sets (0.30 times without it); `bench threads` measures it.
     """
     if os.environ.get("OMP_NUM_THREADS"):
         return torch.get_num_threads()  # which torch has set from it

@@ -82,7 +82,7 @@ TRAINING = TrainConfig(
     betas=(0.9, 0.99),
     warmup_steps=50,
     weight_decay=0.1,
-    eval_every=100,
+    eval_every=200,
     save_every=100,
     threads=1,
 )

@@ -27,17 +27,22 @@ def run(options) -> Iterator[Row]:
             yield from compare(f"{name}, {kind}", kind, cfg, size, options)
 
 
-def compare(case: str, kind: str, cfg, size: Size, options) -> Iterator[Row]:
-    runs = {"this library": steps(ours(cfg), size, next_token_loss)}
+def candidates(kind: str, cfg, size: Size) -> tuple[dict[str, Callable[[], None]], dict[str, str]]:
+    """(name -> one training step per call, name -> why it cannot be measured here)."""
+    runs, missing = {"this library": steps(ours(cfg), size, next_token_loss)}, {}
     if kind == "Llama-shaped":
         runs[BF16] = steps(ours(cfg), size, next_token_loss, precision="bf16")
-    missing = {}
     for name, make in PEERS[kind].items():
         model, why = made(make, cfg)
         if model is None:
             missing[name] = why
         else:
             runs[name] = steps(model, size, plain_loss)
+    return runs, missing
+
+
+def compare(case: str, kind: str, cfg, size: Size, options) -> Iterator[Row]:
+    runs, missing = candidates(kind, cfg, size)
     runs["matrix products alone"], flops = products(cfg, size.batch_size * size.context)
     times = in_turns(runs, options.rounds, options.clock)
     mine, ceiling = times.pop("this library"), times.pop("matrix products alone")

@@ -10,8 +10,8 @@ from transformer_lib.bench.report import Row, save, table
 from transformer_lib.devices import available_cores, using_threads
 
 SECTIONS = {
-    "train": "train", "decode": "decode", "prefill": "prefill", "batch": "batch", "tokenizer": "text",
-    "start": "start", "threads": "threads", "explorers": "explorers",
+    "train": "train", "profile": "profile", "decode": "decode", "prefill": "prefill", "batch": "batch",
+    "tokenizer": "text", "start": "start", "threads": "threads", "explorers": "explorers",
 }  # name -> module of transformer_lib.bench  # fmt: skip
 
 
