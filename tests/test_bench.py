@@ -14,7 +14,19 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from transformer_lib import __main__
 from transformer_lib.accounting import count_parameters
-from transformer_lib.bench import batch, decode, explorers, models, prefill, profile, start, text, threads, timing, train
+from transformer_lib.bench import (
+    batch,
+    decode,
+    explorers,
+    models,
+    prefill,
+    profile,
+    start,
+    text,
+    threads,
+    timing,
+    train,
+)
 from transformer_lib.bench.ceilings import products, reading
 from transformer_lib.bench.models import PEERS, Size, shape
 from transformer_lib.bench.report import Row, rate_row, table

@@ -3,7 +3,8 @@
 Training a small model spends a third of its time outside of matrix products, and most of that on reading and writing
 whole tensors. Autograd, left alone, keeps and visits an intermediate for every sign in a formula. Here three functions
 come with their gradients, worked out by hand and written with as few visits as torch allows. The formulas themselves
-stand where they are taught (`norms.rms_norm`, `positions.rotate`, `losses.token_losses`); tests hold values and gradients equal.
+stand where they are taught (`norms.rms_norm`, `positions.rotate`, `losses.token_losses`); tests hold values and
+gradients equal.
 """
 
 from __future__ import annotations
