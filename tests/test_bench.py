@@ -112,7 +112,7 @@ def test_the_products_are_those_of_the_model(tie):
     with FlopCounterMode(display=False) as counter:
         run()
     assert counter.get_total_flops() == flops
-    assert reading(4_000)[1] == 4_000
+    assert reading(2**20)[1] == 2**20
 
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in PEERS for name in PEERS[kind]])

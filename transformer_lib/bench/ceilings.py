@@ -47,7 +47,7 @@ def square_rate(seconds: float = 0.3, width: int = 1024) -> float:
 
 def reading(n_bytes: int = READ_BYTES) -> tuple[Callable[[], None], int]:
     """(one read of a large array, its bytes)."""
-    matrix, row = torch.ones(n_bytes // 4000, 1000), torch.ones(1000)
+    matrix, row = torch.ones(n_bytes // (4 * 4096), 4096), torch.ones(4096)
 
     def run() -> None:
         matrix @ row  # as decoding reads weights; on the machines at hand a third faster than a sum
