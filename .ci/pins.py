@@ -41,7 +41,10 @@ def closure(names: list[str]) -> set[str]:
 
 
 def version(name: str) -> str:
-    found = distribution(name)
+    try:
+        found = distribution(name)
+    except PackageNotFoundError:
+        sys.exit(f"{name} is not installed here: install tests/bench.txt too, as `make bench` does.")
     for python in ("3.11.0", "3.12.0", "3.13.0"):  # Debian 12 has 3.11.2: the first release of each counts
         if not SpecifierSet(found.metadata["Requires-Python"] or "").contains(python):
             sys.exit(f"{name} {found.version} does not serve Python {python}: install an earlier version first.")
