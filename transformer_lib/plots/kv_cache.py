@@ -101,7 +101,8 @@ def roofline(bandwidth: float, peak: float, points: dict, marks: dict) -> Figure
         style = {"xytext": (-9, 4) if slope else (0, 11), "ha": "right" if slope else "center"}
         ax.annotate(words, (intensity, roof), textcoords="offset points", color=REPEATED, weight="bold", **style)
     knee = peak / bandwidth
-    ax.axvline(knee, color=COLOURS["grey"], ls=(0, (4, 4)), lw=1.2)
+    top = peak / 1e9 * 6
+    ax.plot([knee, knee], [peak / 1e9, top], color=COLOURS["grey"], ls=(0, (4, 4)), lw=1.2)  # labels stand below it
     upper = ax.get_xaxis_transform()
     for words, side in (
         (f"{knee:.0f} FLOPs per byte: arithmetic is the limit →", "left"),
@@ -109,7 +110,7 @@ def roofline(bandwidth: float, peak: float, points: dict, marks: dict) -> Figure
     ):
         space = 1.12 if side == "left" else 1 / 1.12
         ax.text(knee * space, 0.95, words, color="#555555", ha=side, transform=upper)
-    ax.set(xscale="log", yscale="log", xlim=(0.04, 9000), ylim=(peak / 1e9 / 800, peak / 1e9 * 6))
+    ax.set(xscale="log", yscale="log", xlim=(0.04, 9000), ylim=(peak / 1e9 / 800, top))
     ax.set(xlabel="FLOPs per byte read", ylabel="GFLOP per second")
     ax.legend(loc="lower right")
     return fig
