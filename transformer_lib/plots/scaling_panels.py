@@ -108,7 +108,8 @@ class LossCurve:
                     color="#555555", transform=ax.get_xaxis_transform())  # fmt: skip
         ax.plot(factors, stories, color=COLOURS["grey"], label="fresh stories")
         (self.curve,) = ax.plot(factors, stories, color=COLOURS["blue"], label="your sentence")
-        (self.dot,) = ax.plot([1], [0], "o", mfc="white", mec=COLOURS["black"], mew=2, ms=10, label="your sentence, now")
+        ring = {"mfc": "white", "mec": COLOURS["black"], "mew": 2, "ms": 10}
+        (self.dot,) = ax.plot([1], [0], "o", label="your sentence, now", **ring)
         ax.set_xscale("log", base=2)
         ax.minorticks_off()
         ax.set(ylim=(0, self.least_top), xlim=(factors[0], factors[-1]))

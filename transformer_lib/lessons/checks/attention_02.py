@@ -45,6 +45,9 @@ def scores(q, k):
     return q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
 
 
+SOFTMAX = ("softmax", "log_softmax", "softmin", "special_softmax", "special_log_softmax")
+
+
 def softmax(s):
     e = torch.exp(s - s.amax(dim=-1, keepdim=True))
     return e / e.sum(dim=-1, keepdim=True)
@@ -97,10 +100,8 @@ EXERCISES = [
             "the scores are divided by their sum without exp first": lambda s: s / s.sum(-1, keepdim=True),
         },
         forbidden={
-            "the numbers are right, but torch's softmax made them: write it with exp, maximum and sum": (
-                "softmax", "log_softmax", "softmin"
-            ),
-        },  # fmt: skip
+            "the numbers are right, but torch's softmax made them: write it with exp, maximum and sum": SOFTMAX,
+        },
         praise="A score of −∞ gets the weight 0 exactly, which notebook 05 needs for its mask.",
     ),
     Exercise(

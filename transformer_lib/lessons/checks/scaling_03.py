@@ -6,7 +6,6 @@ import torch
 
 from transformer_lib.lessons.exercises import Exercise
 
-
 AUTOGRAD = ("grad", "backward", "jacobian", "_make_dual")
 
 
