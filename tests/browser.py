@@ -52,6 +52,17 @@ PICTURE = """async e => { const picture = e.querySelector('.explorer-picture');
     const bytes = new Uint8Array(await (await fetch(image.src)).arrayBuffer());
     const hash = new Uint8Array(await crypto.subtle.digest('SHA-256', bytes));
     return [...hash].map(b => b.toString(16).padStart(2, '0')).join(''); }"""
+# From the next key press to the frame that shows another picture, in milliseconds; null if none comes.
+NEXT_PICTURE = """e => { const picture = e.querySelector('.explorer-picture');
+    const image = picture.tagName === 'IMG' ? picture : picture.querySelector('img');
+    const shown = () => image ? (image.complete ? image.src : null) : picture.innerHTML;
+    const before = shown();
+    window.nextPicture = new Promise(done => addEventListener('keydown', () => {
+        const start = performance.now();
+        const look = () => { const now = shown(), passed = performance.now() - start;
+            if (now !== null && now !== before) requestAnimationFrame(() => done(performance.now() - start));
+            else if (passed > 3000) done(null); else requestAnimationFrame(look); };
+        look(); }, {capture: true, once: true})); }"""
 CONTROLS = "[role=slider], input, textarea, button"
 CUT_LABELS = """e => [...e.querySelectorAll('.widget-label, .widget-label-basic span')]
     .filter(l => l.scrollWidth > l.clientWidth + 1 && l.clientWidth > 0).map(l => l.innerText)"""
@@ -200,6 +211,21 @@ class Notebook:
         if _words(explorer) == words:
             found.append(f"explorer {title!r}: its line of words never changes")
         return found + self.page.evaluate(ERRORS) + self.console
+
+    def milliseconds(self, explorer, presses: int) -> list[float]:
+        """From a key press to the changed picture on the screen, with the first slider, checkbox or row of buttons."""
+        selectors = (f".explorer-controls :is({kind})" for kind in ("[role=slider]", "[type=checkbox]", "button"))
+        controls = next(filter(None, map(explorer.query_selector_all, selectors)), [])
+        kinds = {"slider": ("ArrowRight", "ArrowLeft"), None: ("Space", "Space")}
+        found = []
+        for press in range(presses if controls else 0):
+            role = controls[0].get_attribute("role")
+            button = role is None and controls[0].get_attribute("type") != "checkbox"
+            controls[press % 2 if button else 0].focus()
+            explorer.evaluate(NEXT_PICTURE)
+            self.page.keyboard.press("Enter" if button else kinds[role][press % 2])
+            found.append(self.page.evaluate("() => window.nextPicture"))
+        return [passed for passed in found if passed is not None]  # the first press may find a slider at its end
 
     def _moves(self, explorer, control, seconds: float) -> bool:
         """Whether some key changes the picture's bytes (both directions are tried: a slider may stand at its end)."""

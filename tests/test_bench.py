@@ -18,6 +18,7 @@ from transformer_lib.bench import (
     batch,
     decode,
     explorers,
+    keys,
     models,
     prefill,
     profile,
@@ -112,7 +113,7 @@ def test_the_products_are_those_of_the_model(tie):
     with FlopCounterMode(display=False) as counter:
         run()
     assert counter.get_total_flops() == flops
-    assert reading(4_000)[1] == 4_000
+    assert reading(2**20)[1] == 2**20
 
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in PEERS for name in PEERS[kind]])
@@ -245,3 +246,20 @@ def test_ours_is_the_model_that_is_measured():
     assert sum(w.numel() for w in model.parameters()) == count_parameters(TINY.config).total
     assert torch.equal(models.ours(TINY.config).embedding.weight, model.embedding.weight)
     assert build(small()).cfg != TINY.config
+
+
+def test_keys_says_what_it_lacks_and_measures_each_explorer(monkeypatch):
+    """The timing itself is tried in test_browser.py, on an explorer that works and on a dead one."""
+    with monkeypatch.context() as m:
+        m.setitem(sys.modules, "playwright", None)
+        (row,) = keys.run(OPTIONS)
+        assert row.value is None and "playwright is missing" in row.note
+    driver = SimpleNamespace(chromium=lambda: None)
+    monkeypatch.setattr(keys, "import_driver", lambda: driver)
+    (row,) = keys.run(OPTIONS)
+    assert row.value is None and "apt-get install chromium" in row.note
+    driver.chromium = lambda: "/usr/bin/chromium"
+    seen = [("02", "slow", [140.0, 150.1, 200.0]), ("02", "fast", [10.0, 20.0, 900.0])]
+    monkeypatch.setattr(keys, "pressed", lambda driver, names, presses: seen if names == ["02_attention.ipynb"] else [])
+    slow, fast = keys.run(OPTIONS)
+    assert (slow.value, slow.reached, fast.value, fast.reached) == (150.1, False, 20.0, True)

@@ -110,6 +110,7 @@ def test_the_test_itself_sees_a_dead_slider_a_raising_callback_and_a_broken_cell
         assert "a cell failed" in faults
         assert any("broken cell" in fault for fault in faults)
         fine, words, dead, raising = notebook.explorers()
+        assert len(notebook.milliseconds(fine, 3)) == 3 and notebook.milliseconds(dead, 1) == []  # for `bench keys`
         assert not any("explorer" in fault for fault in notebook.move_all(fine))
         assert not any("explorer" in fault for fault in notebook.move_all(words))
         faults = notebook.move_all(dead)

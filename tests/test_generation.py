@@ -27,6 +27,28 @@ def test_temperature_zero_is_the_argmax_loop_up_to_max_seq_len(use_cache, n_kv_h
     assert out.shape == (3, 19) and torch.equal(out, greedy(model, ids, 14))
 
 
+@pytest.mark.parametrize("positions", ["rope", "alibi"])
+def test_the_last_logits_alone_are_the_last_of_all(positions):
+    model, ids = build(small(positions=positions)), random_ids(3, 7)
+    keep = left_padding([7, 2, 5], 7)
+    expected = model(ids, keep)[:, -1:]
+    torch.testing.assert_close(model(ids, keep, last_only=True), expected)
+    cache = model.new_cache(3, 7)
+    model(ids[:, :4], keep[:, :4], cache=cache, last_only=True)
+    torch.testing.assert_close(model(ids[:, 4:], keep[:, 4:], cache=cache, last_only=True), expected)
+    translator = build(small(n_encoder_layers=2, positions="sinusoidal"))
+    torch.testing.assert_close(translator(ids, ids, last_only=True), translator(ids, ids)[:, -1:])
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_generation_makes_no_logits_that_it_does_not_need(use_cache):
+    """A prompt's logits are T · V numbers: 400 MB for 2,048 tokens of SmolLM2's vocabulary."""
+    model, shapes = build(small()), []
+    model.unembedding.register_forward_hook(lambda layer, inputs, out: shapes.append(tuple(out.shape)))
+    generate(model, random_ids(2, 7), max_new_tokens=3, use_cache=use_cache)
+    assert shapes == [(2, 1, model.cfg.vocab_size)] * 3
+
+
 @pytest.mark.parametrize("use_cache", [True, False])
 def test_prompts_of_different_lengths_continue_as_each_alone(use_cache):
     model, ids, lengths = build(small()), random_ids(4, 7), [7, 2, 5, 1]

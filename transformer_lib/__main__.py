@@ -130,7 +130,7 @@ def add_bench(command: argparse.ArgumentParser) -> None:
         "for. Leave the machine alone meanwhile; where that cannot be, --clock cpu counts the process's own seconds."
     )
     command.add_argument("sections", nargs="*", metavar="SECTION", help="train profile decode prefill batch tokenizer "
-                         "start threads explorers (default: all; the last two take minutes)")  # fmt: skip
+                         "start threads explorers keys (default: all; the last three take minutes)")  # fmt: skip
     command.add_argument("--quick", action="store_true", help="small sizes only, about two minutes: to try it out")
     command.add_argument("--rounds", type=int, default=5, metavar="N", help="turns that everything gets (5)")
     command.add_argument("--threads", type=int, metavar="N", help="of the CPU, for all alike (default: all cores)")

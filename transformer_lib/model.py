@@ -114,8 +114,11 @@ class Model(Tapped):
         weight = self.embedding.weight
         return self.cache_kind(self.cfg, batch_size, max_len, weight.dtype, weight.device)
 
-    def run(self, ids: Tensor, keep: Tensor | None, cache: KVCache | None, causal: bool, **memory) -> Tensor:
-        """ids (B, T) -> logits (B, T, V), float32. keep: (B, T) bool, True = a real token; memory: see `Block`."""
+    def run(self, ids: Tensor, keep: Tensor | None, cache, causal: bool, last_only: bool, **memory) -> Tensor:
+        """ids (B, T) -> logits (B, T, V), float32, or with last_only those of the last position alone, (B, 1, V).
+
+        keep: (B, T) bool, True = a real token; memory: see `Block`.
+        """
         positions = token_positions(ids, keep, cache)  # (T,) or (B, T)
         seen = 0  # tokens before these
         if cache is not None:
@@ -135,9 +138,10 @@ class Model(Tapped):
             x = block(x, rotation=rotation, mask=mask, causal=causal, cache=cache, layer=layer, **memory)
         if cache is not None:
             cache.advance(ids.shape[1])
+        x = x[:, -1:] if last_only else x  # (B, 1, d_model)
         if self.final_norm is not None:
             x = self.tap("final_norm", self.final_norm(x))
-        return self.tap("logits", self.unembedding(x).float())  # (B, T, V)
+        return self.tap("logits", self.unembedding(x).float())  # (B, T, V), or (B, 1, V)
 
     def embed(self, ids: Tensor, positions: Tensor) -> Tensor:
         """(B, T) ids at positions (T,) or (B, T) -> the stream that enters block 0, (B, T, d_model)."""
@@ -188,6 +192,8 @@ class Transformer(Model):
     model(ids): ids (B, T) int64 -> logits (B, T, V) float32.
     padding_mask: (B, T) bool, True = a real token; positions count real tokens, and no real token sees padding.
     cache: a `KVCache`; ids are then the tokens that follow the stored ones, and any chunking gives the same logits.
+    last_only: only the logits of the last position, (B, 1, V): all that the next token needs, and with a vocabulary of
+    49,152 they save a fifth of a small model's work and 400 MB for a prompt of 2,048 tokens.
     Works under torch.device("meta"), without memory. Raises ValueError or TypeError for ids that cannot be.
     """
 
@@ -200,14 +206,16 @@ class Transformer(Model):
         super().__init__(cfg)
         self.initialize()
 
-    def forward(self, ids: Tensor, padding_mask: Tensor | None = None, cache: KVCache | None = None) -> Tensor:
+    def forward(
+        self, ids: Tensor, padding_mask: Tensor | None = None, cache: KVCache | None = None, last_only: bool = False
+    ) -> Tensor:
         if cache is not None and not self.cfg.causal:
             raise ValueError(
                 "a KV cache needs causal=True: without the mask, each new token changes the earlier keys and values."
             )
         check_ids(ids, self.cfg, cache)
         check_keep(padding_mask, ids, "padding_mask")
-        return self.run(ids, padding_mask, cache, self.cfg.causal)
+        return self.run(ids, padding_mask, cache, self.cfg.causal, last_only)
 
 
 class Encoder(Tapped):
@@ -235,6 +243,7 @@ class EncoderDecoder(Model):
     model(source, target): (B, S) and (B, T) int64 ids of one shared vocabulary -> logits (B, T, V) float32.
     source_mask, target_mask: (B, S) and (B, T) bool, True = a real token.
     cache: for decoding; the encoder then runs once, when the cache is empty, and the source must stay the same.
+    last_only: see `Transformer`.
     """
 
     def __init__(self, cfg: TransformerConfig):
@@ -246,7 +255,9 @@ class EncoderDecoder(Model):
         self.encoder = Encoder(cfg)
         self.initialize()
 
-    def forward(self, source, target, source_mask=None, target_mask=None, cache: KVCache | None = None) -> Tensor:
+    def forward(
+        self, source, target, source_mask=None, target_mask=None, cache: KVCache | None = None, last_only: bool = False
+    ) -> Tensor:
         check_ids(source, self.cfg, name="source")
         check_ids(target, self.cfg, cache, name="target")
         check_keep(source_mask, source, "source_mask")
@@ -257,7 +268,7 @@ class EncoderDecoder(Model):
             )
         memory = self.encode(source, source_mask) if cache is None else self.encode_once(source, source_mask, cache)
         memory_mask, _ = visible_pairs(target.shape[1], source.shape[1], False, source_mask)
-        return self.run(target, target_mask, cache, True, memory=memory, memory_mask=memory_mask)
+        return self.run(target, target_mask, cache, True, last_only, memory=memory, memory_mask=memory_mask)
 
     def encode(self, source: Tensor, source_mask: Tensor | None) -> Tensor:
         """(B, S) -> what the decoder reads, (B, S, d_model)."""

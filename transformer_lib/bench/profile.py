@@ -1,14 +1,15 @@
-"""Where the time of a training step goes: says how much there is to win beside the products that every library does."""
+"""Where the time of a step goes: says how much there is to win beside the products that every library does."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import torch
 from torch.profiler import ProfilerActivity, profile
 
+from transformer_lib.bench import prefill, train
 from transformer_lib.bench.models import SIZES
 from transformer_lib.bench.report import Row
-from transformer_lib.bench.train import BF16, candidates
 
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
 KERNEL = "aten::_scaled_dot_product_flash_attention"
@@ -19,13 +20,19 @@ def run(options) -> Iterator[Row]:
     for name in ("S",) if options.quick else ("S", "M"):
         size = SIZES[name]
         for kind, cfg in (("Llama-shaped", size.config), ("GPT-2-shaped", size.gpt2())):
-            runs, _ = candidates(kind, cfg, size)
-            for what, step in runs.items():
-                if what != BF16:
-                    yield parts(step, options.rounds, section="profile", case=f"{name}, {kind}", what=what)
+            runs, _ = train.candidates(kind, cfg, size)
+            runs.pop(train.BF16, None)
+            yield from profiled(f"training, {name}, {kind}", runs, options.rounds)
+    runs, _ = prefill.candidates(size.config, torch.randint(0, size.config.vocab_size, (1, prefill.TOKENS)))
+    yield from profiled(f"reading {prefill.TOKENS:,} tokens, {name}", runs, options.rounds)
 
 
-def parts(step: Callable[[], None], rounds: int, **where) -> Row:
+def profiled(case: str, runs: dict[str, Callable], rounds: int) -> Iterator[Row]:
+    for what, step in runs.items():
+        yield parts(step, rounds, section="profile", case=case, what=what)
+
+
+def parts(step: Callable, rounds: int, **where) -> Row:
     """A row with the milliseconds of a step, and in its note those of each part, means over the rounds."""
     step()
     with profile(activities=[ProfilerActivity.CPU]) as seen:

@@ -11,7 +11,7 @@ from transformer_lib.devices import available_cores, using_threads
 
 SECTIONS = {
     "train": "train", "profile": "profile", "decode": "decode", "prefill": "prefill", "batch": "batch",
-    "tokenizer": "text", "start": "start", "threads": "threads", "explorers": "explorers",
+    "tokenizer": "text", "start": "start", "threads": "threads", "explorers": "explorers", "keys": "keys",
 }  # name -> module of transformer_lib.bench  # fmt: skip
 
 
