@@ -80,7 +80,7 @@ EXERCISES = [
                 q @ k.transpose(-2, -1) / math.sqrt(q.shape[-2])
             ),
         },
-        praise="It works on batches as well, so notebook 08 can build a block with it.",
+        praise="It works on batches as well, so notebook 8 can build a block with it.",
     ),
     Exercise(
         "softmax",
@@ -102,7 +102,7 @@ EXERCISES = [
         forbidden={
             "the numbers are right, but torch's softmax made them: write it with exp, maximum and sum": SOFTMAX,
         },
-        praise="A score of −∞ gets the weight 0 exactly, which notebook 05 needs for its mask.",
+        praise="A score of −∞ gets the weight 0 exactly, which notebook 5 needs for its mask.",
     ),
     Exercise(
         "attention",
