@@ -78,6 +78,8 @@ def times(lengths, cached, recomputed, floor: float | None = None) -> Figure:
         ax.minorticks_off()
         ax.set_xticks(lengths, [f"{n:,}" for n in lengths])
         ax.set_xlabel("tokens before it")
+    marks = [n for n in (1, 2, 5, 10, 20, 50, 100, 200, 500) if n <= right.get_ylim()[1]]
+    right.set_yticks(marks, [f"{n}" for n in marks])
     return fig
 
 
