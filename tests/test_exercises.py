@@ -8,6 +8,8 @@ import nbformat
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import softmax as imported_softmax
 
 from transformer_lib.lessons import check, exercises
 from transformer_lib.lessons.exercises import Exercise, registry
@@ -45,6 +47,76 @@ def test_every_exercise_is_used_by_a_notebook_with_its_solution():
             if "solution" in cell.metadata.get("tags", []):
                 solved |= set(re.findall(r"\bcheck\.(\w+)\(", cell.source))
     assert solved == set(registry())
+
+
+# Calls that a task does not allow: the numbers are right, and the checker says who made them.
+
+
+def _jacobian_by_backward(a):
+    s = a.log().clamp(min=-1e9).clone().requires_grad_()
+    rows = []
+    for i in range(len(a)):
+        s.grad = None
+        torch.softmax(s, dim=0)[i].backward()
+        rows.append(s.grad.clone())
+    return torch.stack(rows)
+
+
+def _jacobian_by_grad(a):
+    s = a.log().clamp(min=-1e9).clone().requires_grad_()
+    weights = torch.softmax(s, dim=0)
+    return torch.stack([torch.autograd.grad(w, s, retain_graph=True)[0] for w in weights])
+
+
+def _jacobian_by(derivative):
+    return lambda a: derivative(lambda s: torch.softmax(s, dim=0), a.log().clamp(min=-1e9))
+
+
+def _gradient_by_backward(q, keys, g):
+    q = q.clone().requires_grad_()
+    (torch.softmax(keys @ q / len(q) ** 0.5, dim=0) * g).sum().backward()
+    return q.grad
+
+
+FORBIDDEN_CALLS = [
+    ("softmax", lambda s: torch.softmax(s, dim=-1)),
+    ("softmax", lambda s: s.softmax(-1)),
+    ("softmax", lambda s: F.softmax(s, dim=-1)),
+    ("softmax", lambda s: torch.nn.Softmax(dim=-1)(s)),
+    ("softmax", lambda s: torch.special.softmax(s, -1)),
+    ("softmax", lambda s: s.log_softmax(-1).exp()),
+    ("softmax", lambda s: imported_softmax(s, dim=-1)),
+    ("softmax_jacobian", _jacobian_by_backward),
+    ("softmax_jacobian", _jacobian_by_grad),
+    ("softmax_jacobian", _jacobian_by(torch.autograd.functional.jacobian)),
+    ("softmax_jacobian", _jacobian_by(lambda f, s: torch.func.jacrev(f)(s))),
+    ("softmax_jacobian", _jacobian_by(lambda f, s: torch.func.jacfwd(f)(s))),
+    ("gradient_at_query", _gradient_by_backward),
+    ("rms_norm", lambda x, weight, eps: F.rms_norm(x, weight.shape, weight, eps)),
+    ("layer_norm", lambda x, weight, bias, eps: F.layer_norm(x, weight.shape, weight, bias, eps)),
+    ("layer_norm", lambda x, weight, bias, eps: torch.layer_norm(x, weight.shape, weight, bias, eps)),
+    (
+        "layer_norm",
+        lambda x, weight, bias, eps: (
+            torch.nn.LayerNorm(len(weight), eps, elementwise_affine=False, dtype=x.dtype)(x) * weight + bias
+        ),
+    ),
+    ("silu", F.silu),
+    ("silu", torch.nn.SiLU()),
+]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch.func.jacfwd's own
+@pytest.mark.parametrize(("name", "attempt"), FORBIDDEN_CALLS)
+def test_a_forbidden_call_is_named(name, attempt):
+    exercise = registry()[name]
+    verdict = exercise.judge(attempt)
+    assert verdict.status == "wrong" and verdict.message in exercise.forbidden
+    assert exercise.judge(exercise.reference).status == "right", "and only while the learner's function runs"
+
+
+def test_every_forbidden_call_has_such_a_test():
+    assert {e.name for e in EXERCISES if e.forbidden} == {name for name, _ in FORBIDDEN_CALLS}
 
 
 # What a learner may hand in: every exercise answers with one line, and goes on working.

@@ -235,6 +235,7 @@ def test_pictures_show_their_numbers():
         profiles,
         written,
         plots.tiny_vectors(sizes, {"right": sizes / 10, "wrong": sizes / 20}),
+        plots.tiny_vectors(sizes, {"right": sizes / 10}, streams=(0.1, 20.0)),
         plots.schedule(np.minimum(rising, falling), 20, rising, falling),
         plots.trained(runs, 5.0, "a level", warmup=8),
         plots.stored(curves, 60.0),

@@ -79,6 +79,11 @@ def test_promoted_is_the_change_of_the_logits_against_their_mean(model):
     torch.testing.assert_close(promoted(model, 1)[:, 7], (logits - logits.mean()).detach(), rtol=1e-4, atol=1e-5)
 
 
+def test_kept_share_of_the_same_neurons_everywhere_is_less():
+    hidden, value = torch.eye(4)[[0, 0, 1, 2]], torch.eye(4)  # one neuron writes at each token, mostly the first
+    assert kept_share(hidden, value, 1) == 1 and kept_share(hidden, value, 1, same=True) == 0.5
+
+
 def test_kept_share_ends_at_one_and_matches_a_loop():
     torch.manual_seed(1)
     hidden, value = torch.randn(5, 11), torch.randn(7, 11)

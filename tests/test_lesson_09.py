@@ -115,6 +115,14 @@ def test_weight_map_areas_are_the_shares(name):
     assert shares[largest] / (792 * 524) == pytest.approx(largest, rel=0.12)  # but for the gaps between tiles
 
 
+def test_weight_map_names_tensors_only_where_all_of_a_part_have_room():
+    large, small = (
+        re.findall(r"<text[^>]*>([^<]+)</text>", weight_map(name).picture.value) for name in ("llama2-7b", "toy")
+    )
+    assert large.count("MLP") == large.count("attention") == 32 and "w_1" not in large
+    assert small.count("w_1") == small.count("w_3") == 2 and "MLP" not in small
+
+
 def test_weight_map_switches_to_flops():
     shown = weight_map("llama2-7b")
     shown.controls["area"].value = "FLOPs of the last token"

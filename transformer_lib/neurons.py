@@ -73,12 +73,16 @@ def promoted(model: Transformer, layer: int) -> Tensor:
     return ((table - table.mean(dim=0)) * scale) @ values(model, layer)  # (V, d_ff)
 
 
-def kept_share(hidden: Tensor, value: Tensor, k: int) -> float:
+def kept_share(hidden: Tensor, value: Tensor, k: int, same: bool = False) -> float:
     """How much of an MLP's output its k loudest neurons of each token make: 1 − squared rest / squared output.
 
-    hidden: (N, d_ff) activations; value: (d_model, d_ff), the columns of W₂.
+    hidden: (N, d_ff) activations; value: (d_model, d_ff), the columns of W₂. same: keep the k neurons that are loudest
+    over all tokens, the same at each.
     """
-    order = (hidden.abs() * value.norm(dim=0)).argsort(dim=-1, descending=True)  # (N, d_ff)
+    loud = hidden.abs() * value.norm(dim=0)  # (N, d_ff)
+    if same:
+        loud = loud.square().mean(dim=0).expand_as(loud)
+    order = loud.argsort(dim=-1, descending=True)  # (N, d_ff)
     rest = hidden.scatter(1, order[:, :k], 0.0) @ value.T  # (N, d_model): what the other neurons write
     return 1 - float(rest.square().sum() / (hidden @ value.T).square().sum())
 

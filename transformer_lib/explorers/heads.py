@@ -20,7 +20,7 @@ from transformer_lib.recording import edit, record, zero_head
 
 LONGEST = 32  # tokens that an atlas has room for
 LEFT, STRIP = 428, 21  # where the keys begin, and the height of a head's strip, in pixels
-BARS = 124, 306  # where the bars of the loss begin and end
+BARS = 124, 290  # where the bars of the loss begin and end
 MOST_STRIPS = 16  # heads that an atlas has room for, one strip each
 MOST_BUTTONS = 12  # layers beyond these are chosen with a slider
 OVERVIEW = 8, 212  # where the squares of all heads begin and end

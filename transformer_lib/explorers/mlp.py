@@ -88,7 +88,7 @@ def gate() -> Explorer:
     def build(fig):
         left, right = fig.subplots(1, 2, width_ratios=(1.15, 1))
         drawn = heat(left, torch.zeros(81, 81), xlabel="x₁", ylabel="x₂", limits=(-6, 6), diverging=True,
-                     numbers=False, title="activation at every input", colorbar="h")  # fmt: skip
+                     numbers=False, title="activation h at every input", colorbar="")  # fmt: skip
         drawn.image.set_extent((-REACH, REACH, -REACH, REACH))
         left.set(aspect="equal", xticks=range(-2, 3), yticks=range(-2, 3), xlim=(-2, 2), ylim=(-2, 2))
         arrows = [left.plot([], [], "-", lw=3, color=COLOURS[c])[0] for c in ("black", "green")]

@@ -78,7 +78,7 @@ def block_boxes(cfg: TransformerConfig, stack: str, cross: bool) -> list[Box]:
 def exit_boxes(cfg: TransformerConfig) -> list[Box]:
     """From the stream to the next token's distribution."""
     v, d = cfg.vocab_size, cfg.d_model
-    tied = "tied: the embedding's table" if cfg.tie_embeddings else f"its own {d:,} × {v:,}"
+    tied = "tied to the embedding" if cfg.tie_embeddings else f"its own {d:,} × {v:,}"
     own = 0 if cfg.tie_embeddings else v * d
     boxes = [Box("norm", f"final {NORMS[cfg.norm]}", "", count_parameters(cfg).part("final_norm."))]
     return (boxes if cfg.norm_position == "pre" else []) + [

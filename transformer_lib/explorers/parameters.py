@@ -83,11 +83,29 @@ def tree_drawing(leaves, totals) -> Drawing:
         for block, *block_place in zip(blocks, grid(len(blocks), *whole_place), strict=True):
             for part, *place in tiled(grouped(block, lambda leaf: leaf[1]), *block_place[0]):
                 leaves_placed = tiled([[leaf] for leaf in part], *place)
-                named = [tensor_tile(drawing, leaf, *leaf_place) for (leaf,), *leaf_place in leaves_placed]
-                if not any(named) and place[2] > 9.4 * len(part[0][1]) and place[3] > 17:
+                large = [(leaf, *at) for (leaf,), *at in leaves_placed if leaf[-1] > 0.05 * part_size(part)]
+                named = all(has_room(tile_name(leaf), width, height) for leaf, _, _, width, height in large)
+                for (leaf,), *leaf_place in leaves_placed:
+                    tensor_tile(drawing, leaf, *leaf_place, named)
+                if not named and has_room(part[0][1], *place[2:]):
                     x, y, colour = place[0] + place[2] / 2, place[1] + place[3] / 2, ink(PART_COLOURS[part[0][1]])
                     drawing.text(x, y, part[0][1], colour=colour)
     return drawing
+
+
+def part_size(part) -> int:
+    return sum(leaf[-1] for leaf in part)
+
+
+def has_room(name: str, width: float, height: float) -> bool:
+    """Whether a name fits into a tile with some space around it."""
+    return height > 19 and width > 9.4 * len(name) + 8
+
+
+def tile_name(leaf) -> str:
+    place, part, tensor, *_ = leaf
+    name = place if part in ("embedding", "unembedding") else "positions" if part == "positions" else tensor
+    return name.removesuffix(".weight").split(".")[-1]
 
 
 def grouped(leaves, key) -> list[list]:
@@ -112,20 +130,18 @@ def grid(n: int, x, y, width, height, inset: float = 2.0) -> list[tuple]:
     return [(x + inset / 2 + wide * (i % columns), y + inset / 2 + high * (i // columns), *size) for i in range(n)]
 
 
-def tensor_tile(drawing, leaf, x, y, width, height) -> bool:
-    """One tensor, everything about it under the mouse, its name where there is room. Whether there was room."""
+def tensor_tile(drawing, leaf, x, y, width, height, named: bool) -> None:
+    """One tensor, everything about it under the mouse; its name, if its part's tensors are named and there is room."""
     place, part, tensor, shape, size = leaf
-    drawing.rect(x, y, max(width - 0.7, 0.2), max(height - 0.7, 0.2), fill=PART_COLOURS[part],
+    gap = 0.7 if named else 0.25  # faint under the name of the whole part
+    drawing.rect(x, y, max(width - gap, 0.2), max(height - gap, 0.2), fill=PART_COLOURS[part],
                  hover=f"{place}.{tensor}: {shape} = {size:,}" if part != "scores and averages" else
                  f"{place}, {tensor} and average over {shape}: {size:,}")  # fmt: skip
-    name = place if part in ("embedding", "unembedding") else "positions" if part == "positions" else tensor
-    name = name.removesuffix(".weight").split(".")[-1]
-    room = height > 17 and width > 9.4 * len(name) + 2
-    if room:
+    name = tile_name(leaf)
+    if named and has_room(name, width, height):
         drawing.text(x + width / 2, y + height / 2, name, colour=ink(PART_COLOURS[part]))
         if height > 60 and width > 9.2 * len(f"{size:,}") + 6:
             drawing.text(x + width / 2, y + height / 2 + 19, f"{size:,}", colour=ink(PART_COLOURS[part]))
-    return room
 
 
 def sentence_cost(model, tokenizer, text: str) -> HtmlExplorer:

@@ -114,7 +114,7 @@ def score_factor(model, tokenizer, text: str) -> Explorer:
     layers, heads = range(model.cfg.n_layers), range(model.cfg.n_heads)
     factors = [2.0**i for i in range(-5, 6)]
     d_k, d_model = model.cfg.d_k, model.cfg.d_model
-    marks = {"as trained": 1.0, "no division": math.sqrt(d_k), "÷ √d_model": math.sqrt(d_k / d_model)}
+    marks = {"÷ √d_k": 1.0, "undivided": math.sqrt(d_k), "÷ √d_model": math.sqrt(d_k / d_model)}
 
     rows, counts = encode_stories(tokenizer, fresh_stories(20))
     rows, counts = rows[:, : model.cfg.max_seq_len], counts[:, 1 : model.cfg.max_seq_len]

@@ -26,7 +26,8 @@ FIRST_CELL = """\
 try:
     from transformer_lib.lessons import check, claim, predict
 except ModuleNotFoundError as missing:
-    advice = "transformer_lib is not installed in this kernel: close this page and start with `make lab`"
+    advice = "transformer_lib is not installed in this kernel: "
+    advice += "close this page and start with `make lab`"
     missing._render_traceback_ = lambda: [advice]  # one line instead of a traceback
     raise"""
 KERNEL = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}

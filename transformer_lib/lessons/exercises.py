@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 import torch
+from torch.overrides import TorchFunctionMode
 
 from transformer_lib.lessons.compare import difference
 from transformer_lib.lessons.page import Note, escape, show_note
@@ -41,6 +42,7 @@ class Exercise:
     reference: the right function. mistakes: {sentence that names the mistake: function that makes it}.
     signs: {sentence: f(result, *case), True where a result shows the mistake}, for mistakes whose results differ from
         run to run; asked after the mistakes, and every case must show it.
+    forbidden: {sentence: names of torch functions that the task does not allow}; asked where the result is right.
     cases: `cases(generator)` yields tuples of arguments, with sizes that never coincide; the generator is numpy's,
         with a fixed seed. tolerance: on numbers, absolute and relative.
     praise: one sentence shown when it is right, for instance what the result is good for.
@@ -53,6 +55,7 @@ class Exercise:
     tolerance: float = 1e-5
     praise: str = ""
     signs: dict[str, Callable] = dataclasses.field(default_factory=dict)
+    forbidden: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
     def arguments(self) -> list[tuple]:
         """The same cases each time."""
@@ -69,11 +72,11 @@ class Exercise:
             return Verdict(OPEN, "not tried yet")
         if not callable(attempt):
             return Verdict(WRONG, f"pass the function itself, not its result: check.{self.name}(your_function)")
-        results = []
+        results, calls = [], TorchCalls()
         for case in self.arguments():
             given = copy.deepcopy(case)
             try:
-                with time_limit(SECONDS):
+                with time_limit(SECONDS), calls:
                     results.append(attempt(*given))
             except NotImplementedError:
                 return Verdict(OPEN, "not tried yet")
@@ -84,10 +87,12 @@ class Exercise:
             if changed := _changed(case, given):
                 return Verdict(WRONG, f"it changes its argument {changed} in place; work on a copy and return that")
         try:
-            return self._compare(results)
+            verdict = self._compare(results)
         except Exception as error:  # a result may be anything, and refuse every question
             kind = type(results[0]).__name__
             return Verdict(WRONG, f"its result, a {kind}, cannot be compared: that raises {type(error).__name__}")
+        used = [sentence for sentence, names in self.forbidden.items() if calls.names & set(names)]
+        return Verdict(WRONG, used[0]) if used and verdict.status == RIGHT else verdict
 
     def _compare(self, results: list) -> Verdict:
         wrong = self._differences(results, self.reference)
@@ -143,6 +148,18 @@ def _changed(before: tuple, after: tuple) -> str | None:
         if isinstance(old, torch.Tensor | np.ndarray | list | dict) and difference(new, old, 0.0):
             return f"number {number}"
     return None
+
+
+class TorchCalls(TorchFunctionMode):
+    """Notes the name of every torch function and method that is called inside, however it was imported."""
+
+    def __init__(self):
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_function__(self, function, types, arguments=(), named=None):
+        self.names.add(getattr(function, "__name__", ""))
+        return function(*arguments, **(named or {}))
 
 
 class _TookTooLongError(Exception):

@@ -134,9 +134,8 @@ def forming(frames, single, uniform: float) -> Figure:
     for looks, colour, label in ((single, "grey", "one layer"), (frames, "blue", "two layers")):
         left.plot([f["step"] for f in looks], [f["loss"] for f in looks], color=COLOURS[colour], label=label)
     left.axhline(uniform, color=COLOURS["black"], ls=":", label="ln 26: a blind guess")
-    left.set(
-        xlabel="training step", ylabel="loss (nats per predictable symbol)", ylim=(0, uniform * 1.15), title="loss"
-    )
+    left.set(xlabel="training step", ylabel="nats per symbol", ylim=(0, uniform * 1.15),
+             title="loss on predictable symbols")  # fmt: skip
     left.legend(loc="lower left")
     steps = [f["step"] for f in frames]
     right.plot(steps, [f["induction"].max() for f in frames], color=COLOURS["blue"], label="induction")

@@ -78,6 +78,8 @@ def times(lengths, cached, recomputed, floor: float | None = None) -> Figure:
         ax.minorticks_off()
         ax.set_xticks(lengths, [f"{n:,}" for n in lengths])
         ax.set_xlabel("tokens before it")
+    marks = [n for n in (1, 2, 5, 10, 20, 50, 100, 200, 500) if n <= right.get_ylim()[1]]
+    right.set_yticks(marks, [f"{n}" for n in marks])
     return fig
 
 
@@ -100,16 +102,12 @@ def roofline(bandwidth: float, peak: float, points: dict, marks: dict) -> Figure
         ax.plot([intensity], [roof], "D", color=REPEATED, ms=9)
         style = {"xytext": (-9, 4) if slope else (0, 11), "ha": "right" if slope else "center"}
         ax.annotate(words, (intensity, roof), textcoords="offset points", color=REPEATED, weight="bold", **style)
-    knee = peak / bandwidth
-    ax.axvline(knee, color=COLOURS["grey"], ls=(0, (4, 4)), lw=1.2)
-    upper = ax.get_xaxis_transform()
-    for words, side in (
-        (f"{knee:.0f} FLOPs per byte: arithmetic is the limit →", "left"),
-        ("← memory is the limit", "right"),
-    ):
-        space = 1.12 if side == "left" else 1 / 1.12
-        ax.text(knee * space, 0.95, words, color="#555555", ha=side, transform=upper)
-    ax.set(xscale="log", yscale="log", xlim=(0.04, 9000), ylim=(peak / 1e9 / 800, peak / 1e9 * 6))
+    knee, top = peak / bandwidth, peak / 1e9 * 6
+    ax.plot([knee, knee], [peak / 1e9, top], color=COLOURS["grey"], ls=(0, (4, 4)), lw=1.2,
+            label=f"the roof begins: {knee:.0f} FLOPs per byte")  # fmt: skip
+    for words, place, side in (("← memory is the limit", 0.01, "left"), ("arithmetic is the limit →", 0.99, "right")):
+        ax.text(place, 0.95, words, color="#555555", ha=side, transform=ax.transAxes)
+    ax.set(xscale="log", yscale="log", xlim=(0.04, 9000), ylim=(peak / 1e9 / 800, top))
     ax.set(xlabel="FLOPs per byte read", ylabel="GFLOP per second")
     ax.legend(loc="lower right")
     return fig

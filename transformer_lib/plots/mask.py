@@ -160,7 +160,7 @@ def with_and_without(losses: dict, fresh: dict, floor: float) -> Figure:
     for name, values in losses.items():
         left.plot(np.arange(len(values)) + 1, values, color=colours[name], label=name, lw=1.6)
     left.axhline(floor, color=COLOURS["black"], ls=(0, (4, 4)), lw=1.2)
-    left.text(len(values), floor + 0.08, "entropy of the stories", va="bottom", ha="right")
+    left.text(2, floor + 0.08, "the stories' entropy", va="bottom")
     left.set(xlabel="step", ylabel="loss (nats per token)", ylim=(0, 7.5), title="while training")
     left.legend(loc="upper right")
     for k, (name, pair) in enumerate(fresh.items()):

@@ -171,7 +171,7 @@ def crossing(cfg: TransformerConfig, others: dict[str, TransformerConfig], longe
         right.loglog(ends, ends * unit, color=line, label=name)
         right.plot(other.max_seq_len, other.max_seq_len * unit, "s", color=line, ms=8)
     right.axhline(100, color=COLOURS["black"], lw=1, ls=(0, (4, 4)))
-    right.set(xlabel="position of the token", ylabel="% of the products with weights", ylim=(0.2, 3000),
+    right.set(xlabel="position of the token", ylabel="% of the weights' FLOPs", ylim=(0.2, 3000),
               xlim=(16, 131_072), title="■ each model's longest sequence")  # fmt: skip
     right.yaxis.set_major_formatter(lambda share, _: f"{share:g}%")
     fig.legend(loc="outside lower center", ncols=len(others))

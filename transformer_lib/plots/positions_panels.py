@@ -16,7 +16,7 @@ class Clock:
 
     def __init__(self, ax):
         dial(ax)
-        ax.set_title("pair", loc="center")  # room for the words
+        ax.set_title("pair\nper token", loc="center")  # room for the words
         self.ax = ax
         (self.wedge,) = ax.fill([0, 0, 0], [0, 0, 0], color="#DDDDDD", zorder=0)
         self.ghosts = [ax.plot([], [], color=c, lw=1.4, ls=(0, (2, 2)), alpha=0.8)[0] for c in (QUERY, KEY)]
@@ -62,7 +62,7 @@ class RopeClock:
     def set(self, q, k, old_q, old_k, degrees, scores, distance: int) -> None:
         """q, k and where they were: (pairs, 2); degrees: how far each pair turns per token; scores: per distance."""
         for i, (clock, *tips) in enumerate(zip(self.clocks, q, k, old_q, old_k, strict=True)):
-            clock.set(*tips, title=f"pair {i}: {degrees[i]:.2g}°/token")
+            clock.set(*tips, title=f"pair {i}\n{degrees[i]:.2g}° per token")
         parts = (q * k).sum(axis=1)
         for bar, height in zip(self.bars, [*parts, parts.sum()], strict=True):
             bar.set_height(height)

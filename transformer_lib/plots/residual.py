@@ -54,15 +54,19 @@ def written(lengths, names, tokens) -> Figure:
     return fig
 
 
-def tiny_vectors(sizes, curves: dict) -> Figure:
-    """Size after the norm against size before. curves: {name: one number per size}; the first is the right one."""
+def tiny_vectors(sizes, curves: dict, streams=None) -> Figure:
+    """Size after the norm against size before. curves: {name: one number per size}; the first is the right one.
+
+    streams: (least, largest) standard deviation of a model's streams, drawn as a grey zone.
+    """
     fig = new_figure(8.0, 2.9)
     ax = fig.subplots()
     styles = ((COLOURS["blue"], "-"), (COLOURS["red"], (0, (4, 2))), (COLOURS["green"], (0, (1, 1))))
     for (name, values), (colour, dashes) in zip(curves.items(), styles, strict=False):
         ax.plot(sizes, values, color=colour, ls=dashes, label=name)
-    ax.axvspan(0.02, sizes[-1], color="#F1F1F1", lw=0, zorder=0)
-    ax.text(0.024, 0.06, "streams of real models", color="#555555")
+    if streams is not None:
+        ax.axvspan(*streams, color="#E9E9E9", lw=0, zorder=0)
+        ax.text(0.92 * streams[0], 0.06, "the toy's streams", color="#555555", ha="right")
     ax.set(xscale="log", xlabel="standard deviation before the norm", ylabel="after the norm", ylim=(0, 1.2),
            xlim=(sizes[0], sizes[-1]))  # fmt: skip
     ax.legend(loc="center right")

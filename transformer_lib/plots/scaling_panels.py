@@ -39,7 +39,7 @@ class SaturationLab:
         self.median = gradient.axvline(0, color=COLOURS["black"], lw=2)
         gradient.set(title="gradients at 256 queries", xlabel="length (grey: divided)", yticks=[], ylim=(0, 1.1),
                      xticks=[-8, -4, 0], xticklabels=["≤ 10⁻⁸", "10⁻⁴", "1"], xlim=(-8, 2))  # fmt: skip
-        names = ("entropy", "largest weight", "Jacobian × 2")
+        names = ("entropy ÷ log₂ n", "largest weight", "Jacobian × 2")
         self.meters = meters.barh(names, [0, 0, 0], color=DIVIDED, height=0.42)
         meters.barh(names, [1, 1, 1], color="#EEEEEE", height=0.42, zorder=0)
         self.numbers = [meters.text(0, k - 0.46, "", va="center") for k in range(3)]
@@ -93,26 +93,30 @@ class TokenMap:
 
 
 class LossCurve:
-    """The loss of a text against the factor on the scores, beside that of whole stories, with a dot at the factor."""
+    """The loss of a text against the factor on the scores, beside that of whole stories, with a ring at the factor.
+
+    marks: {words: factor}, dashed lines; a factor below 1 has its words at the left.
+    """
 
     def __init__(self, fig: Figure, factors, marks: dict, stories):
-        ax = fig.add_axes((0.6, 0.26, 0.385, 0.58))
+        ax = fig.add_axes((0.565, 0.14, 0.42, 0.62))
         self.ax, self.least_top = ax, 1.25 * max(stories)
         for name, factor in marks.items():
             ax.axvline(factor, color=COLOURS["grey"], ls=(0, (4, 4)), lw=1.2)
             left = factor < 1
-            ax.text(factor * (0.95 if left else 1.05), 1, name, rotation=90, ha="right" if left else "left", va="top",
+            ax.text(factor * (0.9 if left else 1.1), 1, name, ha="right" if left else "left", va="top",
                     color="#555555", transform=ax.get_xaxis_transform())  # fmt: skip
         ax.plot(factors, stories, color=COLOURS["grey"], label="fresh stories")
         (self.curve,) = ax.plot(factors, stories, color=COLOURS["blue"], label="your sentence")
-        (self.dot,) = ax.plot([1], [0], "o", color=COLOURS["black"], ms=9)
+        ring = {"mfc": "white", "mec": COLOURS["black"], "mew": 2, "ms": 10}
+        (self.dot,) = ax.plot([1], [0], "o", label="your sentence, now", **ring)
         ax.set_xscale("log", base=2)
         ax.minorticks_off()
         ax.set(ylim=(0, self.least_top), xlim=(factors[0], factors[-1]))
         ax.set(xlabel="all scores ×", ylabel="loss (nats per token)",
                xticks=[1 / 16, 1 / 4, 1, 4, 16], xticklabels=["1/16", "1/4", "1", "4", "16"])  # fmt: skip
         ax.legend(loc="lower left", bbox_to_anchor=(-0.12, 1.0), ncols=2, borderaxespad=0.1, handlelength=1.2,
-                  columnspacing=1.2)  # fmt: skip
+                  columnspacing=1.0)  # fmt: skip
 
     def set(self, losses, factor: float, loss: float) -> None:
         top = max(self.least_top, 1.1 * max(losses))

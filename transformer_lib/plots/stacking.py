@@ -26,7 +26,7 @@ def training_curves(full, live, marks: dict) -> Figure:
     for (name, value), colour in zip(marks.items(), LINE_COLOURS, strict=True):
         top.axhline(value, color=COLOURS[colour], ls=(0, (5, 3)), lw=1.5)
         place = {"x": 1.05, "ha": "left"} if value < 2 else {"x": len(steps), "ha": "right"}  # where the curve is not
-        top.text(y=value + 0.12, s=f"{name}: {value:.2f}", color=COLOURS[colour], weight="bold", **place)
+        top.text(y=value + 0.22, s=f"{name}: {value:.2f}", color=COLOURS[colour], weight="bold", **place)
     top.set(xscale="log", xlim=(1, len(steps) * 1.1), ylim=(0, 8.4), ylabel="loss (nats per token)")
     top.legend(loc="center left", bbox_to_anchor=(0.0, 0.35))
     below.plot(steps, full.learning_rates, color=COLOURS["sky"])

@@ -35,7 +35,7 @@ def look_up(table, ids, pieces) -> Figure:
     table = np.asarray(table)
     limit = 2.5 * float(table.std())
     fig = new_figure(8.0, 4.2)
-    fig.get_layout_engine().set(wspace=0.16)  # room for the lines
+    fig.get_layout_engine().set(wspace=0.19)  # room for the lines
     left, right = fig.subplots(1, 2, width_ratios=(1, 2.1))
     left.imshow(table, cmap=DIVERGING, vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
     left.set(title=f"the table {table.shape}", xlabel="component", ylabel="token id = number of the row", xticks=[])
@@ -47,7 +47,7 @@ def look_up(table, ids, pieces) -> Figure:
     for row, i in enumerate(ids):
         colour = COLOURS["black"]
         left.plot([-0.5, edge], [i, i], color=colour, lw=1.2)
-        ends = {"xyA": (edge, i), "xyB": (-0.335, 1 - (row + 0.5) / len(ids))}
+        ends = {"xyA": (edge, i), "xyB": (-0.365, 1 - (row + 0.5) / len(ids))}
         line = ConnectionPatch(**ends, coordsA=left.transData, coordsB=right.transAxes, color=colour, lw=0.9, alpha=0.7)
         fig.add_artist(line)
     left.set_xlim(-0.5, edge)
@@ -114,7 +114,7 @@ def sinusoid_rotation(table, position: int, steps: int, pairs, angles) -> Figure
         ax.axvline(at, color=colour, lw=2.2)
     for column, (pair, angle) in enumerate(zip(pairs, angles, strict=True)):
         face = fig.add_subplot(grid[1, column])
-        dial(face, f"components {2 * pair}, {2 * pair + 1}")
+        dial(face, f"pair {pair}")
         for at, colour, width in ((position, COLOURS["blue"], 5), (position + steps, COLOURS["red"], 2.4)):
             sine, cosine = table[at, 2 * pair : 2 * pair + 2]
             face.plot([0, cosine], [0, sine], color=colour, lw=width, solid_capstyle="round")

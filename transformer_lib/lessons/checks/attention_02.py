@@ -45,6 +45,14 @@ def scores(q, k):
     return q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
 
 
+SOFTMAX = ("softmax", "log_softmax", "softmin", "special_softmax", "special_log_softmax")
+
+
+def softmax(s):
+    e = torch.exp(s - s.amax(dim=-1, keepdim=True))
+    return e / e.sum(dim=-1, keepdim=True)
+
+
 def one_maximum(s):
     """Subtracts the maximum of everything."""
     e = torch.exp(s - s.max())
@@ -72,11 +80,11 @@ EXERCISES = [
                 q @ k.transpose(-2, -1) / math.sqrt(q.shape[-2])
             ),
         },
-        praise="It works on batches as well, so notebook 08 can build a block with it.",
+        praise="It works on batches as well, so notebook 8 can build a block with it.",
     ),
     Exercise(
         "softmax",
-        reference=lambda s: torch.softmax(s, dim=-1),
+        reference=softmax,
         cases=softmax_cases,
         mistakes={
             "not stable: exp overflows for scores of 1,000; subtract each row's maximum first": unstable,
@@ -91,7 +99,10 @@ EXERCISES = [
             "everything together sums to one; each row must": lambda s: torch.softmax(s.flatten(), 0).view_as(s),
             "the scores are divided by their sum without exp first": lambda s: s / s.sum(-1, keepdim=True),
         },
-        praise="A score of −∞ gets the weight 0 exactly, which notebook 05 needs for its mask.",
+        forbidden={
+            "the numbers are right, but torch's softmax made them: write it with exp, maximum and sum": SOFTMAX,
+        },
+        praise="A score of −∞ gets the weight 0 exactly, which notebook 5 needs for its mask.",
     ),
     Exercise(
         "attention",

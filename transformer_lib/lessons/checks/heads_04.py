@@ -139,7 +139,7 @@ EXERCISES = [
                 merge_heads(attention_of(x, w_q, w_k, w_v, h, mask=causal_mask(x.shape[1]))) @ w_o
             ),
         },
-        praise="Notebook 05 adds the mask.",
+        praise="Notebook 5 adds the mask.",
     ),
     Exercise(
         "head_write",

@@ -61,7 +61,7 @@ EXERCISES = [
     ),
     Exercise(
         "silu",
-        reference=F.silu,
+        reference=lambda x: x * torch.sigmoid(x),
         cases=silu_cases,
         mistakes={
             "this is the sigmoid alone; SiLU multiplies it by x": torch.sigmoid,
@@ -69,6 +69,7 @@ EXERCISES = [
             "the sigmoid's sign is turned: it must near 1 where x is large": lambda x: x * torch.sigmoid(-x),
             "this is GELU: it weighs x by the normal distribution, SiLU by the sigmoid": F.gelu,
         },
+        forbidden={"the numbers are right, but torch's SiLU made them: write it with the sigmoid": ("silu", "silu_")},
         praise="A gate that x opens for itself.",
     ),
     Exercise(

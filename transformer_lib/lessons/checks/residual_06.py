@@ -5,6 +5,8 @@ import torch.nn.functional as F
 
 from transformer_lib.lessons.exercises import Exercise
 
+TORCH_NORMS = ("layer_norm", "rms_norm", "native_layer_norm", "group_norm", "instance_norm", "batch_norm")
+
 
 def norm_cases(rng):
     """Vectors of ordinary and of tiny size, with a mean that is not 0; in the tiny ones eps decides."""
@@ -28,7 +30,7 @@ def centred(x):
 
 
 def layer_norm(x, weight, bias, eps):
-    return F.layer_norm(x, weight.shape, weight, bias, eps)
+    return centred(x) / spread_of(x, eps, False) * weight + bias
 
 
 def spread_of(x, eps, unbiased):
@@ -59,7 +61,7 @@ def lens(streams, weight, table, eps):
 EXERCISES = [
     Exercise(
         "rms_norm",
-        reference=lambda x, weight, eps: F.rms_norm(x, weight.shape, weight, eps),
+        reference=lambda x, weight, eps: x / rms(x, eps) * weight,
         cases=norm_cases,
         mistakes={
             "eps belongs inside the root: on a tiny vector it makes a difference": lambda x, weight, eps: (
@@ -76,6 +78,7 @@ EXERCISES = [
                 x / torch.sqrt(x.pow(2).mean() + eps) * weight
             ),
         },
+        forbidden={"the numbers are right, but torch's norm made them: write it with mean and root": TORCH_NORMS},
         praise="Llama's norm, to the last bit that matters.",
     ),
     Exercise(
@@ -98,6 +101,7 @@ EXERCISES = [
                 x / spread_of(x, eps, False) * weight + bias
             ),
         },
+        forbidden={"the numbers are right, but torch's norm made them: write it with mean and root": TORCH_NORMS},
         praise="The norm of 2017.",
     ),
     Exercise(

@@ -6,6 +6,8 @@ import torch
 
 from transformer_lib.lessons.exercises import Exercise
 
+AUTOGRAD = ("grad", "backward", "jacobian", "_make_dual")
+
 
 def spread_cases(rng):
     yield from ((64, 1.0, 1.0), (7, 2.0, 0.5), (100, 0.3, 1.7), (1, 3.0, 2.0))
@@ -91,6 +93,7 @@ EXERCISES = [
                 torch.eye(len(a), dtype=a.dtype) - a[:, None] * a
             ),
         },
+        forbidden={"the numbers are right, but autograd made them: build J from the weights by its formula": AUTOGRAD},
         praise="Its rows sum to zero: what one weight gains, the others lose.",
     ),
     Exercise(
@@ -113,6 +116,7 @@ EXERCISES = [
                 gradient(q, keys, g, scale=1.0) / math.sqrt(len(q))
             ),
         },
+        forbidden={"the numbers are right, but autograd made them: go back through the chain rule yourself": AUTOGRAD},
         praise="This is all that a query ever hears of the loss.",
     ),
 ]
