@@ -26,9 +26,7 @@ from transformer_lib.tokenizer import Tokenizer
 LETTERS = st.characters(blacklist_characters="\0/~", blacklist_categories=["Cs"]) | st.sampled_from(
     "\udc80\udcff\n\x1b"
 )
-WORDS = st.text(LETTERS, max_size=12) | st.sampled_from(
-    ["", " ", ".", "-", "--", "-1", "saved", "mine.txt", "x" * 300]
-)
+WORDS = st.text(LETTERS, max_size=12) | st.sampled_from(["", " ", ".", "-", "--", "-1", "saved", "mine.txt", "x" * 300])
 ODD_NUMBERS = [
     "1e9", "-0", "+2", "1_0", "²", "٣", "nan", "inf", "-inf", "1e400", "1e-320", "0.5", "2147483648", "9" * 40,
     "9" * 5_000,

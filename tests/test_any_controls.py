@@ -5,6 +5,7 @@ The explorers that need no model are made here; those of a notebook, with the mo
 
 import gc
 import html
+from functools import partial
 
 import ipywidgets as widgets
 import nbformat
@@ -12,8 +13,19 @@ import pytest
 from anything import examples, tried
 from hypothesis import strategies as st
 from test_explorer import ALL, bars
-from test_notebook_runs import NOTEBOOKS, QUICK
+from test_notebook_runs import NOTEBOOKS
 
+from transformer_lib.explorers import (
+    attention,
+    heads,
+    kv_cache,
+    ledger,
+    mask,
+    parameters,
+    real_model,
+    scaling,
+    stacking,
+)
 from transformer_lib.explorers.base import TYPED, _Shell
 from transformer_lib.lessons.build import execute
 from transformer_lib.lessons.exercises import time_limit
@@ -63,6 +75,19 @@ def test_an_explorer_answers_to_everything(make, examples):
     check_explorer(make(), examples)
 
 
+OF_A_MODEL = [
+    partial(attention.attention_map, row=2), partial(heads.head_atlas, row=2), kv_cache.cache_stepper,
+    ledger.stream_ledger, mask.look_ahead, parameters.sentence_cost, real_model.depth_ledger, scaling.score_factor,
+    stacking.how_deep, stacking.sampler,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("make", OF_A_MODEL, ids=lambda make: getattr(make, "func", make).__name__)
+@examples(6, 100)
+def test_an_explorer_of_a_model_answers_to_everything(make, examples, trained):
+    check_explorer(make(*trained, "a fox and a hen"), examples)
+
+
 def check_all_here(examples: int) -> None:
     """Run in a notebook's kernel: every explorer that lives there."""
     found = [shown for shown in gc.get_objects() if isinstance(shown, _Shell) and shown.controls]
@@ -80,15 +105,10 @@ check_all_here({examples})
 """
 
 
-@pytest.mark.parametrize(
-    ("path", "examples"),
-    [
-        *[pytest.param(path, 10, id=path.stem) for path in NOTEBOOKS if path.stem == QUICK],
-        *[pytest.param(path, 100, id=f"{path.stem}, longer", marks=pytest.mark.long) for path in NOTEBOOKS],
-    ],
-)
-def test_the_explorers_of_a_notebook_answer_to_everything(path, examples, trained):
+@pytest.mark.long
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_explorers_of_a_notebook_answer_to_everything(path, trained):
     notebook = nbformat.read(path, as_version=4)
-    cell = CELL.format(folder=str(path.parents[1] / "tests"), examples=examples)
+    cell = CELL.format(folder=str(path.parents[1] / "tests"), examples=60)
     notebook.cells.append(nbformat.v4.new_code_cell(cell))
     assert execute(notebook, path.parent).cells[-1].outputs[0].text.strip()
