@@ -28,8 +28,7 @@ from transformer_lib.values import is_number, shown
 SCHEDULES = ("cosine", "inverse_sqrt", "constant")
 MOST_THREADS = 256  # asked for many more, the system may end the process instead of answering
 MOST_TOKENS = 2**28  # of a batch: their ids alone take 2 GiB
-# Of these. With larger rates one step may make a weight infinite.
-MOST = {"learning_rate": 1_000, "weight_decay": 1_000, "final_fraction": 1, "grad_clip": LARGEST}
+MOST = {"learning_rate": 1000, "weight_decay": 1000, "final_fraction": 1, "grad_clip": LARGEST}  # more may overflow
 PRECISIONS = ("float32", "bf16")
 
 
@@ -155,8 +154,8 @@ class TextBatches:
 
     def __call__(self, step: int, config: TrainConfig) -> Tensor:
         if config.batch_size * len(self.window) > MOST_TOKENS:
-            rows = f"batch_size={config.batch_size:,} rows of {len(self.window):,} tokens"
-            raise ValueError(f"{rows} are more than the {MOST_TOKENS:,} tokens that a batch may have.")
+            rows = f"batch_size={config.batch_size:,} rows of {len(self.window):,}"
+            raise ValueError(f"{rows} tokens are more than the {MOST_TOKENS:,} that a batch may have.")
         chosen = self.starts[torch.randint(len(self.starts), (config.batch_size,))]  # (B,)
         return self.ids[chosen[:, None] + self.window]  # (B, T + 1)
 
