@@ -1,5 +1,6 @@
 """Values of every kind, and the sentence that refuses them: for the tests of whatever a caller may give."""
 
+import math
 import re
 from decimal import Decimal
 from fractions import Fraction
@@ -26,7 +27,8 @@ ODD = [
     print, Fraction(1, 3), Decimal("0.5"), np.int64(3), np.float32(0.5), np.bool_(True), np.zeros((2, 2)), range(10**6),
     torch.tensor(2), torch.tensor([0.5, 1.0]), torch.zeros(3, 3, dtype=torch.bool), torch.zeros(0), Speechless(),
 ]  # fmt: skip
-UNSPEAKABLE = st.just(5_000).map(lambda digits: 10**digits)  # Python writes no number of more than 4,300 digits
+EVERY = [*ODD, -1, 0.3, math.nan, math.inf, "", "x\ny", 10**5_000]  # Python writes no number of 4,300 digits or more
+UNSPEAKABLE = st.just(5_000).map(lambda digits: 10**digits)
 ANYTHING = st.one_of(
     st.sampled_from(ODD), st.sampled_from(ODD), st.integers(), st.floats(), st.text(max_size=20), UNSPEAKABLE,
     st.lists(st.integers()),

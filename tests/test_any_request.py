@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from anything import ANYTHING, check_sentence, examples, options, tried
+from anything import ANYTHING, EVERY, check_sentence, examples, options, tried
 from hypothesis import strategies as st
 from small import build, random_ids, small
 
@@ -74,6 +74,12 @@ def test_any_request_is_continued_or_refused_in_a_sentence(examples):
     tried(GENERATIONS, examples, check_generation)
 
 
+@pytest.mark.parametrize("name", GENERATION)
+def test_every_odd_value_of_an_option_is_taken_or_refused_in_a_sentence(name):
+    for value in EVERY:
+        check_generation(({"max_new_tokens": 2, "temperature": 1.0, name: value}, DECODER, IDS))
+
+
 # --- TrainConfig ---
 
 TRAINING = {
@@ -107,7 +113,7 @@ def check_config(chosen):
     except REFUSALS as refusal:
         check_sentence(refusal, chosen)
         return
-    assert dataclasses.replace(config) == config and hash(config) is not None
+    assert dataclasses.replace(config) == config
     rates = [config.learning_rate_at(step) for step in range(min(config.steps, 9))]
     assert all(0 <= rate < math.inf for rate in rates)
     if config.steps > 3 or config.batch_size > 1_000:
@@ -129,6 +135,12 @@ def check_config(chosen):
 @examples(100, 1_000)
 def test_any_training_config_is_followed_or_refused_in_a_sentence(examples):
     tried(CONFIGS, examples, check_config)
+
+
+@pytest.mark.parametrize("name", ["steps", *TRAINING])
+def test_every_odd_value_of_a_training_option_is_followed_or_refused_in_a_sentence(name):
+    for value in EVERY:
+        check_config({"steps": 2, name: value})
 
 
 # --- train ---
@@ -228,6 +240,12 @@ def check_shape(fields):
         ids = torch.zeros(1, min(cfg.max_seq_len, 3), dtype=torch.int64)
         arguments = (ids, ids) if isinstance(model, EncoderDecoder) else (ids,)
         assert model(*arguments).shape == (*ids.shape, cfg.vocab_size)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_odd_value_of_a_field_is_built_or_refused_in_a_sentence(name):
+    for value in EVERY:
+        check_shape({name: value})
 
 
 @examples(150)

@@ -182,10 +182,13 @@ def run_experiments(options) -> int:
 def run_claims(options) -> int:
     from pathlib import Path
 
-    from transformer_lib.lessons.claims import collect, table
+    from transformer_lib.lessons.claims import ClaimError, collect, table
 
     folder = options.notebooks or Path(__file__).resolve().parent.parent / "notebooks"
-    print(table(collect(folder, recompute=options.recompute)))
+    try:
+        print(table(collect(folder, recompute=options.recompute)))
+    except ClaimError as wrong:
+        raise ValueError(str(wrong)) from None
     return 0
 
 

@@ -18,7 +18,8 @@ CHOICES = {
 }
 COUNTS = ("vocab_size", "d_model", "n_layers", "n_heads", "max_seq_len", "d_ff_multiple")
 OPTIONAL_COUNTS = ("n_kv_heads", "head_dim", "d_ff")
-LARGEST, MOST_LAYERS = 2**31 - 1, 10_000  # what is beyond is a slip, and would end in an overflow or never
+# What is beyond is a slip, and would end in an overflow or never.
+LARGEST, LARGEST_NUMBER, MOST_LAYERS = 2**31 - 1, 10**15, 10_000
 FLAGS = ("bias", "tie_embeddings", "causal", "embedding_scale", "scale_scores", "residual")
 
 
@@ -123,8 +124,8 @@ class TransformerConfig:
                 raise ValueError(f"{name} must be True or False; got {shown(getattr(self, name))}.")
         for name in ("rope_theta", "norm_eps", "dropout"):
             value = getattr(self, name)
-            if not is_number(value) or value < 0:
-                raise ValueError(f"{name} must be a finite number of at least 0; got {shown(value)}.")
+            if not is_number(value, (int, float)) or not 0 <= value <= LARGEST_NUMBER:
+                raise ValueError(f"{name} must be a finite number from 0 to {LARGEST_NUMBER:,}; got {shown(value)}.")
         if not self.dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1; got {self.dropout}.")
         if self.rope_theta == 0:
@@ -136,7 +137,7 @@ class TransformerConfig:
         values = tuple(self.rope_scaling) if isinstance(self.rope_scaling, (tuple, list)) else ()
         if (
             len(values) != 4
-            or not all(is_number(value) and value > 0 for value in values)
+            or not all(is_number(value, (int, float)) and value > 0 for value in values)
             or values[0] < 1
             or values[1] >= values[2]
         ):

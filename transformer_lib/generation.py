@@ -69,8 +69,9 @@ def generate(
     """
     check_request(model, ids, padding_mask, max_new_tokens, source, source_mask)
     check_sampling(temperature, top_k, top_p, seed, stop_ids, on_token, use_cache, model.cfg.vocab_size)
+    temperature, top_p = float(temperature), None if top_p is None else float(top_p)  # torch knows no fractions
     generator = torch.Generator(ids.device)
-    generator.manual_seed(seed) if seed is not None else generator.seed()
+    generator.manual_seed(int(seed)) if seed is not None else generator.seed()
     stop = torch.tensor(sorted(stop_ids), dtype=torch.int64, device=ids.device)
     finished = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)  # (B,)
     end = ids.shape[1]

@@ -86,7 +86,7 @@ class TrainConfig:
             value = getattr(self, name)
             if value is None and name == "grad_clip":
                 continue
-            if not is_number(value) or not 0 <= value <= most:
+            if not is_number(value, (int, float)) or not 0 <= value <= most:
                 raise ValueError(f"{name} must be a finite number from 0 to {most:,}; got {shown(value)}.")
         if self.learning_rate == 0 or self.grad_clip == 0:
             raise ValueError("learning_rate and grad_clip must be above 0; with 0 nothing would be learnt.")
@@ -95,9 +95,9 @@ class TrainConfig:
             if not isinstance(value, str) or value not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {shown(value)}.")
         pair = isinstance(self.betas, (tuple, list)) and len(self.betas) == 2
-        if not pair or not all(is_number(beta) and 0 <= beta < 1 for beta in self.betas):
+        if not pair or not all(is_number(beta, (int, float)) and 0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas must be two numbers of at least 0 and below 1; got {shown(self.betas)}.")
-        object.__setattr__(self, "betas", tuple(self.betas))  # a list would make the config unhashable
+        object.__setattr__(self, "betas", tuple(map(float, self.betas)))  # as AdamW wants them
 
     def learning_rate_at(self, step: int) -> float:
         """The rate of step 0, 1, 2 …: a straight rise over warmup_steps, then the schedule."""

@@ -12,10 +12,10 @@ def is_whole(value) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
-def is_number(value) -> bool:
-    """Whether it is a number that a float can hold: neither infinite nor, like 10**400, too large."""
+def is_number(value, kinds=Real) -> bool:
+    """Whether it is a number of these kinds that a float can hold: neither infinite nor, like 10**400, too large."""
     try:
-        return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+        return isinstance(value, kinds) and not isinstance(value, bool) and math.isfinite(value)
     except OverflowError:
         return False
 

@@ -113,8 +113,7 @@ def claims_of(notebook: nbformat.NotebookNode, name: str) -> list[Row]:
 def collect(folder: pathlib.Path, recompute: bool = False) -> list[Row]:
     """All claims of the notebooks in a folder; `recompute` runs each in a fresh kernel, in memory.
 
-    Raises `FileNotFoundError` where there is no notebook, and `nbclient.exceptions.CellExecutionError` for a claim
-    that does not hold.
+    Raises `FileNotFoundError` where there is no notebook, and `ClaimError` for a claim that does not hold.
     """
     paths = sorted(pathlib.Path(folder).glob("*.ipynb"))
     if not paths:
@@ -127,11 +126,16 @@ def collect(folder: pathlib.Path, recompute: bool = False) -> list[Row]:
             reason = str(error).strip().split("\n")[0][:200]
             raise ValueError(f"{path} is no notebook, or it is damaged ({type(error).__name__}: {reason}).") from None
         if recompute:
-            from transformer_lib.lessons.build import execute
+            from transformer_lib.lessons.build import FAILURES, execute
 
-            stored, notebook = claims_of(notebook, path.stem), execute(notebook, path.parent)
+            stored = claims_of(notebook, path.stem)
+            try:
+                notebook = execute(notebook, path.parent)
+            except FAILURES as error:
+                reason = getattr(error, "evalue", None) or type(error).__name__
+                raise ClaimError(f"{path.name} does not run to its end: {reason}.") from error
             if stored != claims_of(notebook, path.stem):
-                raise ClaimError(f"{path.name}: the stored claims are not those computed now; run `make notebooks`")
+                raise ClaimError(f"{path.name}: the stored claims are not those computed now; run `make notebooks`.")
         rows += claims_of(notebook, path.stem)
     return rows
 
