@@ -119,7 +119,7 @@ SMALL_RUN = [
 ]
 
 
-@examples(20, 1_000)
+@examples(20, 500)
 def test_any_training_is_done_or_refused(here, examples):
     tried(command_lines(SMALL_RUN, TRAIN), examples, check_line)
 
@@ -190,7 +190,7 @@ EXPERIMENTS = {
 }  # fmt: skip
 
 
-@examples(60, 1_000)
+@examples(20, 300)
 def test_any_experiment_is_run_or_refused(here, examples, monkeypatch):
     monkeypatch.setattr(runner, "make", lambda job, steps: {"recipe": "r"})
     monkeypatch.setattr(runner, "run_all", lambda *_: 0)

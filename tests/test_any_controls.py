@@ -56,7 +56,11 @@ def place(control, share: float, text: str):
 
 
 def check_explorer(explorer, examples: int) -> None:
+    start = explorer.values()
+
     def check(moves):
+        for name, control in explorer.controls.items():
+            control.value = start[name]  # so that a failure can be repeated
         for name, share, text in moves:
             with time_limit(SECONDS):
                 explorer.controls[name].value = place(explorer.controls[name], share, text)
