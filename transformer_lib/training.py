@@ -25,11 +25,10 @@ from transformer_lib.losses import next_token_loss
 from transformer_lib.runs import Run, interruptible, progress_bar
 from transformer_lib.values import is_number, shown
 
-SCHEDULES = ("cosine", "inverse_sqrt", "constant")
+CHOICES = {"schedule": ("cosine", "inverse_sqrt", "constant"), "precision": ("float32", "bf16")}
 MOST_THREADS = 256  # asked for many more, the system may end the process instead of answering
 MOST_TOKENS = 2**28  # of a batch: their ids alone take 2 GiB
 MOST = {"learning_rate": 1000, "weight_decay": 1000, "final_fraction": 1, "grad_clip": LARGEST}  # more may overflow
-PRECISIONS = ("float32", "bf16")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,10 +89,12 @@ class TrainConfig:
                 raise ValueError(f"{name} must be a finite number from 0 to {most:,}; got {shown(value)}.")
         if self.learning_rate == 0 or self.grad_clip == 0:
             raise ValueError("learning_rate and grad_clip must be above 0; with 0 nothing would be learnt.")
-        for name, allowed in (("schedule", SCHEDULES), ("precision", PRECISIONS)):
+        for name, allowed in CHOICES.items():
             value = getattr(self, name)
             if not isinstance(value, str) or value not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {shown(value)}.")
+        if not isinstance(self.device, str | torch.device | None):
+            raise ValueError(f"device must be a name such as 'cpu' or 'cuda:0', or None; got {shown(self.device)}.")
         pair = isinstance(self.betas, (tuple, list)) and len(self.betas) == 2
         if not pair or not all(is_number(beta, (int, float)) and 0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas must be two numbers of at least 0 and below 1; got {shown(self.betas)}.")
@@ -154,8 +155,7 @@ class TextBatches:
 
     def __call__(self, step: int, config: TrainConfig) -> Tensor:
         if config.batch_size * len(self.window) > MOST_TOKENS:
-            rows = f"batch_size={config.batch_size:,} rows of {len(self.window):,}"
-            raise ValueError(f"{rows} tokens are more than the {MOST_TOKENS:,} that a batch may have.")
+            raise ValueError(f"batch_size={config.batch_size:,} is too large: a batch has at most {MOST_TOKENS:,} tokens.")
         chosen = self.starts[torch.randint(len(self.starts), (config.batch_size,))]  # (B,)
         return self.ids[chosen[:, None] + self.window]  # (B, T + 1)
 

@@ -16,6 +16,7 @@ import torch
 from tqdm import tqdm
 
 from transformer_lib.experiments import results
+from transformer_lib.values import shown
 
 NAMES = ("translation_trained", "scaling_off", "mask_off", "warmup", "cache_sharing", "relatives_trained", "ladder")
 
@@ -29,7 +30,7 @@ class Job(NamedTuple):
 def experiment_named(name: str) -> ModuleType:
     """The module of one experiment. Raises ValueError, listing them all, for an unknown name."""
     if name not in NAMES:
-        raise ValueError(f"there is no experiment {name!r}; there are {', '.join(NAMES)}.")
+        raise ValueError(f"there is no experiment {shown(name)}; there are {', '.join(NAMES)}.")
     return importlib.import_module(f"transformer_lib.experiments.{name}")
 
 
