@@ -155,7 +155,7 @@ class TextBatches:
 
     def __call__(self, step: int, config: TrainConfig) -> Tensor:
         if config.batch_size * len(self.window) > MOST_TOKENS:
-            raise ValueError(f"batch_size={config.batch_size:,} is too large: a batch has at most {MOST_TOKENS:,} tokens.")
+            raise ValueError(f"batch_size={config.batch_size:,} is too large: at most {MOST_TOKENS:,} tokens fit.")
         chosen = self.starts[torch.randint(len(self.starts), (config.batch_size,))]  # (B,)
         return self.ids[chosen[:, None] + self.window]  # (B, T + 1)
 
