@@ -32,7 +32,7 @@ test:
 test-long:
 	@$(READY) test
 	$(PY) -m transformer_lib.toy
-	$(PY) -m pytest -m long
+	$(PY) -m pytest -m long -o faulthandler_timeout=1200 -o faulthandler_exit_on_timeout=true
 
 notebooks:
 	@$(READY) test

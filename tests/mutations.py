@@ -162,7 +162,7 @@ MUTATIONS = [
     of_source(
         "labels not shifted",
         "The target at each position is the token that stands there, which the model can simply copy.",
-        "training",
+        "losses",
         ("cross_entropy(model(ids[:, :-1]), ids[:, 1:],", "cross_entropy(model(ids[:, :-1]), ids[:, :-1],"),
         tests=("test_training.py::test_the_loss_mask_goes_before_the_mean",),
     ),

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small import build, random_ids, small
 
-from transformer_lib import generate
+from transformer_lib import EncoderDecoder, Transformer, generate
 
 MODEL = build(small())
 TRANSLATOR = build(small(n_encoder_layers=1, positions="sinusoidal"))
@@ -129,3 +129,13 @@ def test_any_tensor_gives_logits_or_one_sentence(shape, low, high, dtype):
         assert "\n" not in str(refusal) and str(refusal).endswith(".")
     else:
         assert logits.shape == (*ids.shape, 29) and logits.isfinite().all() and logits.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    "changes", [{"n_layers": 10_000, "d_model": 4096}, {"vocab_size": 2**31 - 1, "n_encoder_layers": 1}]
+)
+def test_a_model_larger_than_the_memory_is_refused_before_it_is_built(changes):
+    cfg = small(**changes)
+    refused(lambda: (EncoderDecoder if cfg.n_encoder_layers else Transformer)(cfg), "of memory", "free", "meta")
+    with torch.device("meta"):
+        assert Transformer(small(n_layers=3, d_model=2**18)).embedding.weight.is_meta

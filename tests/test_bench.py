@@ -224,8 +224,8 @@ def test_the_command_prints_a_table_and_writes_the_figures(tmp_path, monkeypatch
     ("arguments", "message"),
     [
         (["nothing"], "no section 'nothing'"),
-        (["--threads", "0"], "at least 1"),
-        (["--rounds", "0"], "at least 1"),
+        (["--threads", "0"], "from 1 to"),
+        (["--rounds", "0"], "from 1 to"),
         (["--clock", "cpu", "--threads", "2"], "--threads 1"),
     ],
 )

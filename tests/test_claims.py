@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
+from transformer_lib import __main__
 from transformer_lib.lessons.build import execute
 from transformer_lib.lessons.claims import ClaimError, claim, claims_of, collect, long_numbers, table, unclaimed_numbers
 
@@ -109,3 +110,9 @@ def test_claims_are_recomputed_and_stored_lies_are_caught(tmp_path, monkeypatch)
 def test_no_notebooks_is_one_sentence(tmp_path):
     with pytest.raises(FileNotFoundError, match="no notebooks in"):
         collect(tmp_path)
+
+
+def test_a_notebook_that_stops_is_one_sentence_of_the_command(tmp_path, capsys):
+    nbformat.write(new_notebook(cells=[new_code_cell("1 / 0")]), tmp_path / "01_x.ipynb")
+    assert __main__.main(["claims", "--recompute", "--notebooks", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == "01_x.ipynb does not run to its end: division by zero.\n"

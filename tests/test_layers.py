@@ -13,11 +13,11 @@ import transformer_lib
 PACKAGE = Path(transformer_lib.__file__).parent
 # The order in which a forward pass meets them, then what is built on a model; a folder stands for all of its modules.
 ORDER = [
-    "config", "taps", "checks", "bpe", "tokenizer", "fused", "positions", "attention", "norms", "mlp", "kv_cache",
-    "model", "recording", "devices", "distributed", "accounting", "decoding", "generation", "grammar", "story_plots",
-    "storyteller", "corpus", "losses", "checkpoint", "runs", "training", "head_scores", "ledger", "gradients", "toy",
-    "neurons", "translation", "pretrained", "relatives", "plots", "explorers", "lessons", "experiments", "doctor",
-    "bench", "cli", "__main__",
+    "values", "config", "taps", "checks", "bpe", "tokenizer", "fused", "positions", "attention", "norms", "mlp",
+    "kv_cache", "accounting", "model", "recording", "devices", "distributed", "decoding", "generation", "grammar",
+    "story_plots", "storyteller", "corpus", "losses", "checkpoint", "runs", "training", "head_scores", "ledger",
+    "gradients", "toy", "neurons", "translation", "pretrained", "relatives", "plots", "explorers", "lessons",
+    "experiments", "doctor", "bench", "cli", "__main__",
 ]  # fmt: skip
 
 

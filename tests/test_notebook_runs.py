@@ -104,7 +104,7 @@ def test_two_notebooks_at_once_on_a_fresh_clone_train_one_toy(pair, tmp_path):
     command = [sys.executable, "-c", RUN]
     kernels = [subprocess.Popen([*command, path], env=environment, stderr=subprocess.PIPE, text=True) for path in pair]
     for kernel in kernels:
-        _, errors = kernel.communicate()
+        _, errors = kernel.communicate(timeout=1_200)
         assert kernel.returncode == 0, errors[-3000:]
     (folder,) = tmp_path.iterdir()
     assert toy.is_trained(folder)

@@ -391,3 +391,9 @@ def test_the_history_survives_json(tmp_path):
     history = train(*setup(), out=tmp_path, progress=False)
     assert json.loads(json.dumps(history.losses)) == history.losses
     assert checkpoint.read_about(tmp_path)["history"]["losses"] == history.losses
+
+
+def test_a_batch_that_would_fill_the_memory_is_refused_before_it_is_made():
+    config = TrainConfig(steps=1, batch_size=2**31 - 1)
+    with pytest.raises(ValueError, match=r"batch_size=2,147,483,647 is too large: at most 268,435,456 tokens"):
+        TextBatches(torch.arange(100), context=11)(0, config)

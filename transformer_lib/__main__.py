@@ -6,9 +6,13 @@ import argparse
 import os
 import sys
 
+from transformer_lib.values import printable, shown
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit status: 0, 1 for what cannot be done, 2 for wrong options, 130 for Ctrl-C."""
+    if hasattr(sys.stdout, "reconfigure"):  # a terminal that cannot write a letter gets its number, not a traceback
+        sys.stdout.reconfigure(errors="backslashreplace")
     options = parser().parse_args(arguments)
     try:
         return options.run(options)
@@ -19,7 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stderr.close()
         return 1
     except (ValueError, TypeError, OSError, FloatingPointError, LookupError, MemoryError, RuntimeError) as error:
-        print(sentence(error), file=sys.stderr)
+        print(printable(sentence(error)), file=sys.stderr)
         return 1
 
 
@@ -30,12 +34,21 @@ def sentence(error: Exception) -> str:
         return "Out of memory: take a smaller model, --batch-size or --context, or end other programs."
     if type(error) is RuntimeError or not text:
         raise error
+    if isinstance(error, OSError) and error.strerror:
+        return f"{shown(error.filename)} cannot be read or written ({error.strerror})."
     return str(error.args[0]) if isinstance(error, LookupError) else text
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong with an option on one line, whatever letters were typed."""
+
+    def error(self, message: str):
+        super().error(printable(message))
 
 
 def parser() -> argparse.ArgumentParser:
     """All options of all commands."""
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="python -m transformer_lib", description="Train small Transformers, generate text, count parameters."
     )
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -169,10 +182,13 @@ def run_experiments(options) -> int:
 def run_claims(options) -> int:
     from pathlib import Path
 
-    from transformer_lib.lessons.claims import collect, table
+    from transformer_lib.lessons.claims import ClaimError, collect, table
 
     folder = options.notebooks or Path(__file__).resolve().parent.parent / "notebooks"
-    print(table(collect(folder, recompute=options.recompute)))
+    try:
+        print(table(collect(folder, recompute=options.recompute)))
+    except ClaimError as wrong:
+        raise ValueError(str(wrong)) from None
     return 0
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
+from transformer_lib.values import is_number, shown
+
 CHOICES = {
     "positions": ("rope", "sinusoidal", "learned", "alibi", "none"),
     "norm": ("rmsnorm", "layernorm"),
@@ -16,7 +18,8 @@ CHOICES = {
 }
 COUNTS = ("vocab_size", "d_model", "n_layers", "n_heads", "max_seq_len", "d_ff_multiple")
 OPTIONAL_COUNTS = ("n_kv_heads", "head_dim", "d_ff")
-LARGEST, MOST_LAYERS = 2**31 - 1, 10_000  # what is beyond is a slip, and would end in an overflow or never
+# What is beyond is a slip, and would end in an overflow or never.
+LARGEST, LARGEST_NUMBER, MOST_LAYERS = 2**31 - 1, 10**15, 10_000
 FLAGS = ("bias", "tie_embeddings", "causal", "embedding_scale", "scale_scores", "residual")
 
 
@@ -108,20 +111,21 @@ class TransformerConfig:
             if value is None and name in OPTIONAL_COUNTS:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ValueError(f"{name} must be a whole number of at least {least}; got {value!r}.")
+                raise ValueError(f"{name} must be a whole number of at least {least}; got {shown(value)}.")
             most = MOST_LAYERS if name.endswith("_layers") else LARGEST
             if value > most:
-                raise ValueError(f"{name} must be at most {most:,}; got {value:,}.")
+                raise ValueError(f"{name} must be at most {most:,}; got {shown(value)}.")
         for name, allowed in CHOICES.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {getattr(self, name)!r}.")
+            value = getattr(self, name)
+            if not isinstance(value, str) or value not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {shown(value)}.")
         for name in FLAGS:
             if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name} must be True or False; got {getattr(self, name)!r}.")
+                raise ValueError(f"{name} must be True or False; got {shown(getattr(self, name))}.")
         for name in ("rope_theta", "norm_eps", "dropout"):
             value = getattr(self, name)
-            if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < float("inf"):
-                raise ValueError(f"{name} must be a finite number of at least 0; got {value!r}.")
+            if not is_number(value, (int, float)) or not 0 <= value <= LARGEST_NUMBER:
+                raise ValueError(f"{name} must be a finite number from 0 to {LARGEST_NUMBER:,}; got {shown(value)}.")
         if not self.dropout < 1:
             raise ValueError(f"dropout must be at least 0 and below 1; got {self.dropout}.")
         if self.rope_theta == 0:
@@ -133,13 +137,13 @@ class TransformerConfig:
         values = tuple(self.rope_scaling) if isinstance(self.rope_scaling, (tuple, list)) else ()
         if (
             len(values) != 4
-            or not all(isinstance(value, (int, float)) and 0 < value < float("inf") for value in values)
+            or not all(is_number(value, (int, float)) and value > 0 for value in values)
             or values[0] < 1
             or values[1] >= values[2]
         ):
             raise ValueError(
                 "rope_scaling must be None or (factor, low_freq_factor, high_freq_factor, original_max_seq_len), with "
-                f"a factor of at least 1 and low_freq_factor below high_freq_factor; got {self.rope_scaling!r}."
+                f"a factor of at least 1 and low_freq_factor below high_freq_factor; got {shown(self.rope_scaling)}."
             )
         object.__setattr__(self, "rope_scaling", values)  # a list, as JSON has it, would make the config unhashable
 

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 
 import torch
 
+from transformer_lib.values import shown
+
 SMALL_MODEL = 500_000  # parameters
 
 
@@ -71,18 +73,18 @@ def pick_device(name: str | None = None) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-    except (RuntimeError, TypeError):
-        raise ValueError(f"{name!r} is not a device; use 'cpu', 'cuda', 'cuda:0' … or 'mps'.") from None
+    except (RuntimeError, TypeError, ValueError):
+        raise ValueError(f"{shown(name)} is not a device; use 'cpu', 'cuda', 'cuda:0' … or 'mps'.") from None
     if device.type == "cuda":
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if (device.index or 0) >= count:
-            raise ValueError(f"device {name!r} was asked for, but torch sees {count} CUDA GPUs; use 'cpu'.")
+            raise ValueError(f"device {shown(name)} was asked for, but torch sees {count} CUDA GPUs; use 'cpu'.")
     elif device.type == "mps":
         if not torch.backends.mps.is_available():
             raise ValueError("device 'mps' was asked for, but this machine or this torch has no Apple GPU; use 'cpu'.")
         check_against_cpu(device)
     elif device.type != "cpu":
-        raise ValueError(f"device {name!r} is not supported; use 'cpu', 'cuda' or 'mps'.")
+        raise ValueError(f"device {shown(name)} is not supported; use 'cpu', 'cuda' or 'mps'.")
     return device
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from numbers import Real
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from transformer_lib.checks import check_ids, check_keep, check_whole, is_whole
+from transformer_lib.checks import check_flags, check_ids, check_keep, check_whole
 from transformer_lib.decoding import checked_copy
 from transformer_lib.model import EncoderDecoder, Model
+from transformer_lib.values import is_number, is_whole, shown
 
 
 def next_token_probabilities(
@@ -68,9 +68,10 @@ def generate(
     Raises ValueError when the result would be longer than the model's max_seq_len: nothing is shortened silently.
     """
     check_request(model, ids, padding_mask, max_new_tokens, source, source_mask)
-    check_sampling(temperature, top_k, top_p, seed, stop_ids, on_token, model.cfg.vocab_size)
+    check_sampling(temperature, top_k, top_p, seed, stop_ids, on_token, use_cache, model.cfg.vocab_size)
+    temperature, top_p = float(temperature), None if top_p is None else float(top_p)  # torch knows no fractions
     generator = torch.Generator(ids.device)
-    generator.manual_seed(seed) if seed is not None else generator.seed()
+    generator.manual_seed(int(seed)) if seed is not None else generator.seed()
     stop = torch.tensor(sorted(stop_ids), dtype=torch.int64, device=ids.device)
     finished = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)  # (B,)
     end = ids.shape[1]
@@ -152,22 +153,28 @@ def check_request(model, ids, padding_mask, max_new_tokens, source, source_mask)
     if ids.shape[1] + max_new_tokens > model.cfg.max_seq_len:
         room = model.cfg.max_seq_len - ids.shape[1]
         raise ValueError(
-            f"a prompt of {ids.shape[1]} tokens and max_new_tokens={max_new_tokens} are more than "
+            f"a prompt of {ids.shape[1]} tokens and max_new_tokens={shown(max_new_tokens)} are more than "
             f"max_seq_len={model.cfg.max_seq_len}; ask for at most {room} new tokens, or shorten the prompt."
         )
 
 
-def check_sampling(temperature, top_k, top_p, seed, stop_ids, on_token, vocab_size: int) -> None:
+def check_sampling(temperature, top_k, top_p, seed, stop_ids, on_token, use_cache, vocab_size: int) -> None:
     """Refuse settings that cannot be."""
-    if not isinstance(temperature, Real) or not 0 <= temperature < float("inf"):
-        raise ValueError(f"temperature must be a finite number of at least 0; got {temperature!r}.")
+    if not is_number(temperature) or temperature < 0:
+        raise ValueError(f"temperature must be a finite number of at least 0; got {shown(temperature)}.")
     if top_k is not None and (not is_whole(top_k) or top_k < 1):
-        raise ValueError(f"top_k must be None or a whole number of at least 1; got {top_k!r}.")
-    if top_p is not None and (not isinstance(top_p, Real) or not 0 < top_p <= 1):
-        raise ValueError(f"top_p must be None or above 0 and at most 1; got {top_p!r}.")
+        raise ValueError(f"top_k must be None or a whole number of at least 1; got {shown(top_k)}.")
+    if top_p is not None and (not is_number(top_p) or not 0 < top_p <= 1):
+        raise ValueError(f"top_p must be None or above 0 and at most 1; got {shown(top_p)}.")
     if seed is not None and (not is_whole(seed) or not 0 <= seed < 2**63):
-        raise ValueError(f"seed must be None or a whole number from 0 to 2^63 − 1; got {seed!r}.")
-    if not isinstance(stop_ids, Collection) or not all(is_whole(i) and 0 <= i < vocab_size for i in stop_ids):
-        raise ValueError(f"stop_ids must be a list of ids from 0 to {vocab_size - 1}; got {stop_ids!r}.")
+        raise ValueError(f"seed must be None or a whole number from 0 to 2^63 − 1; got {shown(seed)}.")
+    if not is_collection(stop_ids) or not all(is_whole(i) and 0 <= i < vocab_size for i in stop_ids):
+        raise ValueError(f"stop_ids must be a list of ids from 0 to {vocab_size - 1}; got {shown(stop_ids)}.")
     if on_token is not None and not callable(on_token):
-        raise TypeError(f"on_token must be a function of the new tokens; got {on_token!r}.")
+        raise TypeError(f"on_token must be a function of the new tokens; got {shown(on_token)}.")
+    check_flags(use_cache=use_cache)
+
+
+def is_collection(value) -> bool:
+    """Whether it can be gone through; a tensor or array without dimensions only looks like it."""
+    return isinstance(value, Collection) and not isinstance(value, str) and getattr(value, "shape", None) != ()

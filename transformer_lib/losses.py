@@ -6,9 +6,10 @@ Every mean here is taken over the tokens that count, and the mask is applied bef
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from transformer_lib import fused
+from transformer_lib.checks import check_ids_range, check_keep
 
 
 def masked_mean(values: Tensor, keep: Tensor | None = None) -> Tensor:
@@ -32,6 +33,7 @@ def token_losses(logits: Tensor, targets: Tensor, label_smoothing: float = 0.0) 
         raise ValueError(f"label_smoothing must be at least 0 and below 1; got {label_smoothing!r}.")
     if logits.shape[:-1] != targets.shape:
         raise ValueError(f"logits of shape {tuple(logits.shape)} do not fit targets of {tuple(targets.shape)}.")
+    check_ids_range(targets, logits.shape[-1])
     if label_smoothing == 0 and logits.dtype == torch.float32:
         return fused.Surprise.apply(logits, targets)  # (…): the lines below, with a gradient of our own
     # log_softmax, and not the log of a softmax: a probability too small for a float would be ln 0.
@@ -45,3 +47,14 @@ def token_losses(logits: Tensor, targets: Tensor, label_smoothing: float = 0.0) 
 def cross_entropy(logits: Tensor, targets: Tensor, keep: Tensor | None = None, label_smoothing: float = 0.0) -> Tensor:
     """The mean loss over the tokens that count, a scalar. keep: bool of the targets' shape, True = counts."""
     return masked_mean(token_losses(logits, targets, label_smoothing), keep)
+
+
+def next_token_loss(model: nn.Module, batch) -> Tensor:
+    """A language model's loss. batch: ids (B, T + 1), or (ids, mask) with the mask True where a target counts."""
+    parts = batch if isinstance(batch, (tuple, list)) else (batch, None)
+    if len(parts) != 2 or parts[0].dim() != 2:
+        got = ", ".join(str(tuple(part.shape)) for part in parts if part is not None)
+        raise ValueError(f"a batch must be ids of shape (B, T + 1), or such ids and a mask; got the shapes {got}.")
+    ids, mask = parts
+    check_keep(mask, ids, "mask")
+    return cross_entropy(model(ids[:, :-1]), ids[:, 1:], None if mask is None else mask[:, 1:])

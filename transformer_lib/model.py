@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 
+import psutil
 import torch
 from torch import Tensor, nn
 
+from transformer_lib.accounting import gb, weight_bytes
 from transformer_lib.attention import MultiHeadAttention, causal_mask, visible_pairs
 from transformer_lib.checks import check_ids, check_keep
 from transformer_lib.config import TransformerConfig
@@ -79,6 +81,7 @@ class Model(Tapped):
 
     def __init__(self, cfg: TransformerConfig, cross: bool = False):
         super().__init__()
+        refuse_what_does_not_fit(cfg)
         self.cfg = cfg
         self.embedding = nn.Embedding(cfg.vocab_size, cfg.d_model)
         learned = cfg.positions == "learned"
@@ -169,6 +172,18 @@ class Model(Tapped):
         bias = alibi(self.cfg.n_heads, t_q, t_k, keep, device).to(self.embedding.weight.dtype)  # (…, H, T_q, T_k)
         mask = causal_mask(t_q, t_k, device) if causal else mask
         return bias if mask is None else bias.masked_fill(~mask, -math.inf), False
+
+
+def refuse_what_does_not_fit(cfg: TransformerConfig) -> None:
+    """Say so before anything is built: a system that has run out of memory ends programs instead of answering."""
+    if type(cfg) is not TransformerConfig or torch.empty(0).device.type != "cpu":
+        return
+    needed, free = weight_bytes(cfg, torch.get_default_dtype().itemsize), psutil.virtual_memory().available
+    if needed > free:
+        raise ValueError(
+            f"A model of this shape takes {gb(needed)} of memory, and {gb(free)} are free: choose a smaller one, or "
+            f"build it under torch.device('meta'), which takes none."
+        )
 
 
 def make_final_norm(cfg: TransformerConfig) -> nn.Module | None:

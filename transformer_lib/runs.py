@@ -18,6 +18,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from transformer_lib import checkpoint
+from transformer_lib.values import shown
 
 LOCK = "training.lock"
 # What may differ between the parts of one run: it changes no loss (threads and device do, in the last bits).
@@ -33,6 +34,8 @@ class Run:
 
     def __init__(self, model, optimizer, config, history, out, tokenizer, also: dict):
         self.model, self.optimizer, self.config, self.history = model, optimizer, config, history
+        if not isinstance(out, str | os.PathLike | None):
+            raise TypeError(f"out must be the path of a folder, or None; got {shown(out)}.")
         self.folder = None if out is None else Path(out)
         self.tokenizer = {} if out is None else checkpoint.tokenizer_tensor(tokenizer)
         self.size = sum(parameter.numel() for parameter in model.parameters())
@@ -93,7 +96,7 @@ class Run:
         there = {"train.precision": "float32"} | flat(about)  # runs from before there was a choice
         here = flat(self.identity)
         differences = [
-            f"{name.split('.')[-1]} is {short(there.get(name))} there and {short(here[name])} here"
+            f"{name.split('.')[-1]} is {shown(there.get(name))} there and {shown(here[name])} here"
             for name in here
             if not name.startswith("versions.") and there.get(name) != here[name]
         ]
@@ -219,7 +222,3 @@ def flat(nested: dict, prefix: str = "") -> dict:
         else:
             result[name] = list(value) if isinstance(value, tuple) else value
     return result
-
-
-def short(value) -> str:
-    return repr(value) if len(repr(value)) < 40 else repr(value)[:37] + "…"

@@ -17,15 +17,18 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from transformer_lib.checks import check_batch, check_flags, check_functions, check_loss, check_trainable
 from transformer_lib.config import LARGEST
 from transformer_lib.devices import choose_threads, pick_device, using_threads
 from transformer_lib.distributed import ALONE, Team
-from transformer_lib.losses import cross_entropy
+from transformer_lib.losses import next_token_loss
 from transformer_lib.runs import Run, interruptible, progress_bar
+from transformer_lib.values import is_number, shown
 
-SCHEDULES = ("cosine", "inverse_sqrt", "constant")
+CHOICES = {"schedule": ("cosine", "inverse_sqrt", "constant"), "precision": ("float32", "bf16")}
 MOST_THREADS = 256  # asked for many more, the system may end the process instead of answering
-PRECISIONS = ("float32", "bf16")
+MOST_TOKENS = 2**28  # of a batch: their ids alone take 2 GiB
+MOST = {"learning_rate": 1000, "weight_decay": 1000, "final_fraction": 1, "grad_clip": LARGEST}  # more may overflow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,28 +73,32 @@ class TrainConfig:
             if value is None and name in ("eval_every", "threads"):
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1; got {value!r}.")
+                raise ValueError(f"{name} must be a whole number of at least 1; got {shown(value)}.")
             most = MOST_THREADS if name == "threads" else LARGEST
             if value > most:
-                raise ValueError(f"{name} must be at most {most:,}; got {value:,}.")
+                raise ValueError(f"{name} must be at most {most:,}; got {shown(value)}.")
         for name in ("seed", "warmup_steps"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
-                raise ValueError(f"{name} must be a whole number of at least 0, and below 2^63; got {value!r}.")
-        for name in ("learning_rate", "weight_decay", "final_fraction", "grad_clip"):
+                raise ValueError(f"{name} must be a whole number of at least 0, and below 2^63; got {shown(value)}.")
+        for name, most in MOST.items():
             value = getattr(self, name)
             if value is None and name == "grad_clip":
                 continue
-            if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < math.inf:
-                raise ValueError(f"{name} must be a finite number of at least 0; got {value!r}.")
+            if not is_number(value, (int, float)) or not 0 <= value <= most:
+                raise ValueError(f"{name} must be a finite number from 0 to {most:,}; got {shown(value)}.")
         if self.learning_rate == 0 or self.grad_clip == 0:
             raise ValueError("learning_rate and grad_clip must be above 0; with 0 nothing would be learnt.")
-        if self.schedule not in SCHEDULES:
-            raise ValueError(f"schedule must be one of {', '.join(map(repr, SCHEDULES))}; got {self.schedule!r}.")
-        if self.precision not in PRECISIONS:
-            raise ValueError(f"precision must be one of {', '.join(map(repr, PRECISIONS))}; got {self.precision!r}.")
-        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(f"betas must be two numbers of at least 0 and below 1; got {self.betas!r}.")
+        for name, allowed in CHOICES.items():
+            value = getattr(self, name)
+            if not isinstance(value, str) or value not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {shown(value)}.")
+        if not isinstance(self.device, str | torch.device | None):
+            raise ValueError(f"device must be a name such as 'cpu' or 'cuda:0', or None; got {shown(self.device)}.")
+        pair = isinstance(self.betas, (tuple, list)) and len(self.betas) == 2
+        if not pair or not all(is_number(beta, (int, float)) and 0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas must be two numbers of at least 0 and below 1; got {shown(self.betas)}.")
+        object.__setattr__(self, "betas", tuple(map(float, self.betas)))  # as AdamW wants them
 
     def learning_rate_at(self, step: int) -> float:
         """The rate of step 0, 1, 2 …: a straight rise over warmup_steps, then the schedule."""
@@ -147,14 +154,10 @@ class TextBatches:
         self.window = torch.arange(context + 1)  # (T + 1,)
 
     def __call__(self, step: int, config: TrainConfig) -> Tensor:
+        if config.batch_size * len(self.window) > MOST_TOKENS:
+            raise ValueError(f"batch_size={config.batch_size:,} is too large: at most {MOST_TOKENS:,} tokens fit.")
         chosen = self.starts[torch.randint(len(self.starts), (config.batch_size,))]  # (B,)
         return self.ids[chosen[:, None] + self.window]  # (B, T + 1)
-
-
-def next_token_loss(model: nn.Module, batch) -> Tensor:
-    """A language model's loss. batch: ids (B, T + 1), or (ids, mask) with the mask True where a target counts."""
-    ids, mask = batch if isinstance(batch, (tuple, list)) else (batch, None)
-    return cross_entropy(model(ids[:, :-1]), ids[:, 1:], None if mask is None else mask[:, 1:])
 
 
 def train(
@@ -182,6 +185,12 @@ def train(
 
     Ctrl-C lets the step end and writes a checkpoint first. A loss that is not finite raises FloatingPointError.
     """
+    check_trainable(model)
+    if not isinstance(config, TrainConfig):
+        raise TypeError(f"config must be a TrainConfig; got {shown(config)}.")
+    check_functions(batches=batches, loss_fn=loss_fn)
+    check_functions(optional=True, evaluate=evaluate, on_step=on_step)
+    check_flags(resume=resume, progress=progress)
     team = Team.from_environment()
     device = team.device(pick_device(config.device))
     model.to(device)
@@ -189,7 +198,7 @@ def train(
     run = Run(model, optimizer, config, History(), out, tokenizer, {"loss": name_of(loss_fn)})
     with run.locked(team.leads), team.joined(device), torch.random.fork_rng(devices=[]):
         seed_step(config, 0)
-        run.restore(resume, first_batch=batches(0, config))
+        run.restore(resume, first_batch=check_batch(batches(0, config)))
         history = run.history
         if history.step == config.steps:
             return history
@@ -197,7 +206,7 @@ def train(
         shared, progress = team.wrap(model), progress and team.leads
         with using_threads(history.threads), interruptible() as interrupted:
             run.announce(device, progress)  # before the bar, which would share its line
-            with progress_bar(history, config.steps, progress) as shown:
+            with progress_bar(history, config.steps, progress) as show:
                 model.train()
                 while history.step < config.steps:
                     one_step(shared, optimizer, batches, loss_fn, config, history, device, team)
@@ -207,7 +216,7 @@ def train(
                     stop = team.any(interrupted(), device)
                     if team.leads and (stop or history.step % config.save_every == 0 or history.step == config.steps):
                         run.save()
-                    shown(history)
+                    show(history)
                     if on_step is not None:
                         on_step(history)
                     if stop and history.step < config.steps:
@@ -219,9 +228,9 @@ def one_step(model, optimizer, batches, loss_fn, config: TrainConfig, history: H
     """Batch, loss, gradient, update; noted in `history`."""
     start, step = time.perf_counter(), history.step
     seed_step(config, step)
-    batch = to_device(team.own_rows(batches(step, config)), device)
+    batch = to_device(team.own_rows(check_batch(batches(step, config))), device)
     with torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16"):
-        loss = loss_fn(model, batch)
+        loss = check_loss(loss_fn(model, batch))
     value = team.mean(loss)
     require_finite(value, "loss", step, config)
     loss.backward()
@@ -250,9 +259,12 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
 def evaluate_now(model: nn.Module, evaluate: Callable[[nn.Module], float]) -> float:
     model.eval()
     with torch.no_grad():
-        value = float(evaluate(model))
+        value = evaluate(model)
     model.train()
-    return value
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # RuntimeError: a tensor of several numbers
+        raise TypeError(f"evaluate must return a number; got {shown(value)}.") from None
 
 
 @torch.no_grad()

@@ -6,8 +6,14 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+from transformer_lib.bench.explorers import NOTEBOOKS
 from transformer_lib.bench.report import Row, save, table
 from transformer_lib.devices import available_cores, using_threads
+from transformer_lib.lessons.build import select
+from transformer_lib.training import MOST_THREADS
+from transformer_lib.values import shown
+
+MOST_ROUNDS = 1_000
 
 SECTIONS = {
     "train": "train", "profile": "profile", "decode": "decode", "prefill": "prefill", "batch": "batch",
@@ -19,14 +25,17 @@ def run(options) -> int:
     chosen = options.sections or list(SECTIONS)
     for name in chosen:
         if name not in SECTIONS:
-            raise ValueError(f"There is no section {name!r}; choose of {', '.join(SECTIONS)}.")
+            raise ValueError(f"There is no section {shown(name)}; choose of {', '.join(SECTIONS)}.")
     threads = available_cores() if options.threads is None else options.threads
-    if min(threads, options.rounds) < 1:
-        raise ValueError(f"--threads and --rounds must be at least 1; got {threads} and {options.rounds}.")
+    for name, value, most in (("threads", threads, MOST_THREADS), ("rounds", options.rounds, MOST_ROUNDS)):
+        if not 1 <= value <= most:
+            raise ValueError(f"--{name} must be from 1 to {most:,}; got {shown(value)}.")
     if options.clock == "cpu" and threads > 1:
         raise ValueError("--clock cpu adds up the seconds of all threads: use it with --threads 1.")
+    select(NOTEBOOKS, options.notebooks or [])
     rows: list[Row] = []
     out = Path(options.out)
+    out.open("a").close()  # what cannot be written is refused now, and not after the first minutes
     with using_threads(threads):
         for name in chosen:
             print(f"bench: {name} …", file=sys.stderr, flush=True)

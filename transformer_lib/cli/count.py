@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import fields
 
 from transformer_lib.accounting import flops_per_sequence, gb, in_units, parameter_table, training_memory
 from transformer_lib.bench.ceilings import square_rate
-from transformer_lib.checks import check_whole
-from transformer_lib.config import PRESETS, TransformerConfig
+from transformer_lib.config import LARGEST, PRESETS, TransformerConfig
+from transformer_lib.values import shown
+
+MOST = {"tokens": 1e30, "flops": 1e30, "devices": LARGEST, "batch_size": LARGEST}
 
 
 def run(options) -> int:
     if options.preset not in PRESETS:
-        raise ValueError(f"There is no preset {options.preset!r}; choose one of {', '.join(PRESETS)}.")
+        raise ValueError(f"There is no preset {shown(options.preset)}; choose one of {', '.join(PRESETS)}.")
     cfg = PRESETS[options.preset].replace(**dict(map(parse_change, options.changes)))
     print(training_page(cfg, options) if options.training else parameter_table(cfg))
     return 0
@@ -21,11 +22,10 @@ def run(options) -> int:
 
 def training_page(cfg: TransformerConfig, options) -> str:
     """The arithmetic of training on sequences of full length, with a copy of the model on every device (DDP)."""
-    for name in ("tokens", "flops"):
+    for name, most in MOST.items():
         value = getattr(options, name)
-        if value is not None and not 0 < value < math.inf:
-            raise ValueError(f"--{name} must be above 0 and finite; got {value}.")
-    check_whole("--devices", options.devices)
+        if value is not None and not 1 <= value <= most:
+            raise ValueError(f"--{name.replace('_', '-')} must be from 1 to {most:,}; got {shown(value)}.")
     length, measured = cfg.max_seq_len, options.flops is None
     memory = training_memory(cfg, length, options.batch_size)
     per_token = 3 * flops_per_sequence(cfg, length).total / length  # the backward pass is worth two forward passes
@@ -55,7 +55,7 @@ def parse_change(text: str) -> tuple[str, object]:
     name, sign, value = text.partition("=")
     kinds = {field.name: field.type for field in fields(TransformerConfig)}
     if not sign or name not in kinds:
-        raise ValueError(f"{text!r} is no FIELD=VALUE; the fields are {', '.join(kinds)}.")
+        raise ValueError(f"{shown(text)} is no FIELD=VALUE; the fields are {', '.join(kinds)}.")
     words = {"true": True, "false": False}
     if "None" in kinds[name]:  # positions="none" is a word like any other
         words["none"] = None

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from transformer_lib.experiments import results, runner
+from transformer_lib.values import shown
 
 MOST = {"seeds": 1_000, "steps": 1_000_000, "workers": 1_000}
 
@@ -15,7 +16,7 @@ def run(options) -> int:
     for what in ("seeds", "steps", "workers"):
         value = getattr(options, what)
         if value is not None and not 1 <= value <= MOST[what]:
-            raise ValueError(f"--{what} must be from 1 to {MOST[what]:,}; got {value}.")
+            raise ValueError(f"--{what} must be from 1 to {MOST[what]:,}; got {shown(value)}.")
     if options.steps is not None and options.out is None:
         raise ValueError("--steps makes runs that prove nothing: give --out FILE, so that the real results stay.")
     path = Path(options.out) if options.out else results.FILE
@@ -33,7 +34,7 @@ def overview(names, seeds: int, path: Path) -> str:
     lines = []
     for name in names:
         jobs = runner.plan([name], seeds)
-        done = sum(results.is_done(path, *job, runner.recipe_of(job, None)) for job in jobs)
+        done = len(jobs) - len(runner.missing([name], seeds, None, path))
         minutes = runner.expected_seconds([name], seeds) / 60
         title = runner.experiment_named(name).TITLE
         lines.append(f"{name:<20} {done:>2} of {len(jobs):>2} runs done, {minutes:3.0f} min in all   {title}")

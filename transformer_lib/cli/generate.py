@@ -7,6 +7,7 @@ import torch
 from transformer_lib.generation import generate
 from transformer_lib.pretrained.smollm2 import chat_prompt
 from transformer_lib.pretrained.stream import TextStream, stop_ids
+from transformer_lib.values import shown
 
 NEW_TOKENS = 200
 
@@ -52,7 +53,7 @@ def as_chat(tokenizer, question: str) -> str:
 def load(options):
     """(model, tokenizer, ids that end the text)."""
     if options.max_new_tokens is not None and options.max_new_tokens < 1:
-        raise ValueError(f"--max-new-tokens must be a whole number of at least 1; got {options.max_new_tokens}.")
+        raise ValueError(f"--max-new-tokens must be a whole number of at least 1; got {shown(options.max_new_tokens)}.")
     if options.chat and not options.model:
         raise ValueError("--chat needs a chat model beside it, for example generate --model smollm2-135m --chat.")
     if options.model is not None:

@@ -22,6 +22,7 @@ from transformer_lib.generation import generate
 from transformer_lib.model import Transformer
 from transformer_lib.tokenizer import Tokenizer
 from transformer_lib.training import TextBatches, TrainConfig, mean_loss, train
+from transformer_lib.values import shown
 
 SHORTEST_TEXT = 1_000  # characters
 CHARACTERS_PER_PIECE = 60  # of the text, for each entry of the vocabulary: rarer pieces are hardly learnt
@@ -36,7 +37,7 @@ def run(options) -> int:
     for name in ("context", "vocabulary"):
         value = getattr(options, name)
         if value is not None and not 1 <= value <= LARGEST:
-            raise ValueError(f"--{name} must be a whole number from 1 to {LARGEST:,}; got {value}.")
+            raise ValueError(f"--{name} must be a whole number from 1 to {LARGEST:,}; got {shown(value)}.")
     training_of(options, toy.TRAINING)
     with nullcontext() if Team.from_environment().leads else redirect_stdout(io.StringIO()):
         (train_stories if options.text is None else train_text)(options)

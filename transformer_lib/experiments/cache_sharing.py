@@ -5,6 +5,8 @@ What a variant saves in attention it gets back as MLP width, so that all have ne
 
 from __future__ import annotations
 
+from functools import cache
+
 from transformer_lib.config import TransformerConfig
 from transformer_lib.experiments.stories import LLAMA, build, fit, fresh_loss, sample, training_of, with_parameters
 from transformer_lib.model import Transformer
@@ -18,6 +20,7 @@ VARIANTS = (*KV_HEADS, "MLA")
 SECONDS = 50
 
 
+@cache
 def model_of(variant: str) -> tuple[type[Transformer], TransformerConfig]:
     if variant == "MLA":
         kind, cfg = MLATransformer, MLAConfig(**vars(BASE), d_latent=32, d_rope=8)

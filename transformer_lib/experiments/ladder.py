@@ -12,6 +12,7 @@ point of them.
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import combinations
 
 import torch
@@ -47,6 +48,7 @@ VARIANTS = tuple(name_of(chosen) for n in (0, 1, 4, 2, 3) for chosen in combinat
 SECONDS = 45
 
 
+@cache
 def model_of(variant: str) -> tuple[type[Model], TransformerConfig]:
     cfg = BASE
     for name in SWITCHES:

@@ -14,6 +14,7 @@ more for three times the steps.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -57,6 +58,7 @@ def base(variant: str) -> str:
     return variant.partition(",")[0]
 
 
+@cache
 def model_of(variant: str) -> tuple[type[Model], TransformerConfig]:
     kind, cfg = MODELS[base(variant)]
     return kind, with_parameters(kind, cfg, count(Transformer(LLAMA)).parameters, active=True)

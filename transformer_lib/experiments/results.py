@@ -28,11 +28,12 @@ def load(path: Path | None = None) -> dict:
     path = FILE if path is None else Path(path)
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
+        runs = [run for variants in found.values() for seeds in variants.values() for run in seeds.values()]
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+    except (OSError, ValueError, RecursionError, AttributeError):  # AttributeError: JSON of another shape
+        runs = [None]
+    if not all(isinstance(run, dict) for run in runs):
         raise ValueError(f"{path} is no JSON file of results; delete it and run `make experiments` again.")
     return found
 
@@ -50,9 +51,9 @@ def store(path: Path, experiment: str, variant: str, seed: int, result: dict) ->
         part.unlink(missing_ok=True)
 
 
-def is_done(path: Path, experiment: str, variant: str, seed: int, recipe: str) -> bool:
-    """Whether this very run is in the file; one with another recipe does not count."""
-    return load(path).get(experiment, {}).get(variant, {}).get(str(seed), {}).get("recipe") == recipe
+def is_done(found: dict, experiment: str, variant: str, seed: int, recipe: str) -> bool:
+    """Whether this very run is among those that `load` found; one with another recipe does not count."""
+    return found.get(experiment, {}).get(variant, {}).get(str(seed), {}).get("recipe") == recipe
 
 
 def spread(experiment: str, variant: str, key: str, path: Path | None = None) -> Spread:

@@ -16,6 +16,7 @@ import torch
 from tqdm import tqdm
 
 from transformer_lib.experiments import results
+from transformer_lib.values import shown
 
 NAMES = ("translation_trained", "scaling_off", "mask_off", "warmup", "cache_sharing", "relatives_trained", "ladder")
 
@@ -29,7 +30,7 @@ class Job(NamedTuple):
 def experiment_named(name: str) -> ModuleType:
     """The module of one experiment. Raises ValueError, listing them all, for an unknown name."""
     if name not in NAMES:
-        raise ValueError(f"there is no experiment {name!r}; there are {', '.join(NAMES)}.")
+        raise ValueError(f"there is no experiment {shown(name)}; there are {', '.join(NAMES)}.")
     return importlib.import_module(f"transformer_lib.experiments.{name}")
 
 
@@ -43,6 +44,13 @@ def plan(names=NAMES, seeds: int = 3) -> list[Job]:
     ]
 
 
+def missing(names, seeds: int, steps: int | None, path) -> list[Job]:
+    """The runs of `plan` that are not in the file yet, or are there with another recipe."""
+    found, jobs = results.load(path), plan(names, seeds)
+    recipes = {job[:2]: recipe_of(job, steps) for job in jobs if job.seed == 0}  # which no seed changes
+    return [job for job in jobs if not results.is_done(found, *job, recipes[job[:2]])]
+
+
 def run_all(names=NAMES, seeds: int = 3, steps: int | None = None, workers: int | None = None, path=None) -> int:
     """Make every run of `plan` that is not in the file yet; returns how many were made.
 
@@ -50,7 +58,7 @@ def run_all(names=NAMES, seeds: int = 3, steps: int | None = None, workers: int 
     least two where there are two). Ctrl-C stops after what is stored; the same command goes on from there.
     """
     path = results.FILE if path is None else Path(path)
-    jobs = [job for job in plan(names, seeds) if not results.is_done(path, *job, recipe_of(job, steps))]
+    jobs = missing(names, seeds, steps, path)
     if not jobs:
         return 0
     workers = workers or min(len(jobs), max(os.cpu_count() or 1, 1))

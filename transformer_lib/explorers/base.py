@@ -74,8 +74,9 @@ class _Shell:
         self.widget.add_class("explorer")
 
     def values(self) -> dict:
-        """The present value of each control, by name."""
-        return {name: control.value for name, control in self.controls.items()}
+        """The present value of each control, by name; a half of a surrogate pair, which is no letter, becomes "?"."""
+        found = {name: control.value for name, control in self.controls.items()}
+        return {k: v.encode("utf-8", "replace").decode() if isinstance(v, str) else v for k, v in found.items()}
 
     def _follow(self, _change=None) -> None:
         """Draw again. An exception is shown below the picture, and goes away with the next value that works."""

@@ -142,7 +142,7 @@ def select(folder: pathlib.Path, names: list[str]) -> list[pathlib.Path]:
     paths = sorted(p for p in folder.glob("*.ipynb") if p.name.startswith(tuple(names) or ("",)))
     for name in names:
         if not any(p.name.startswith(name) for p in paths):
-            raise FileNotFoundError(f"no notebook in {folder} begins with {name!r}")
+            raise FileNotFoundError(f"no notebook in {folder} begins with {name!r}.")
     return paths
 
 

@@ -107,14 +107,14 @@ def claims_of(notebook: nbformat.NotebookNode, name: str) -> list[Row]:
     """The claims in a notebook's outputs, in order."""
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     kept = [output.get("metadata", {}).get("transformer_lib", {}) for cell in cells for output in cell.outputs]
-    return [Row(name, about["claim"], about["stated"], about["computed"]) for about in kept if "claim" in about]
+    parts = ("claim", "stated", "computed")
+    return [Row(name, *(str(about[part]) for part in parts)) for about in kept if "claim" in about]
 
 
 def collect(folder: pathlib.Path, recompute: bool = False) -> list[Row]:
     """All claims of the notebooks in a folder; `recompute` runs each in a fresh kernel, in memory.
 
-    Raises `FileNotFoundError` where there is no notebook, and `nbclient.exceptions.CellExecutionError` for a claim
-    that does not hold.
+    Raises `FileNotFoundError` where there is no notebook, and `ClaimError` for a claim that does not hold.
     """
     paths = sorted(pathlib.Path(folder).glob("*.ipynb"))
     if not paths:
@@ -123,16 +123,21 @@ def collect(folder: pathlib.Path, recompute: bool = False) -> list[Row]:
     for path in paths:
         try:
             notebook = nbformat.read(path, as_version=4)
+            stored = claims_of(notebook, path.stem)
         except Exception as error:  # what nbformat raises on a damaged file is whatever happens first
             reason = str(error).strip().split("\n")[0][:200]
             raise ValueError(f"{path} is no notebook, or it is damaged ({type(error).__name__}: {reason}).") from None
         if recompute:
-            from transformer_lib.lessons.build import execute
+            from transformer_lib.lessons.build import FAILURES, execute
 
-            stored, notebook = claims_of(notebook, path.stem), execute(notebook, path.parent)
-            if stored != claims_of(notebook, path.stem):
-                raise ClaimError(f"{path.name}: the stored claims are not those computed now; run `make notebooks`")
-        rows += claims_of(notebook, path.stem)
+            try:
+                computed = claims_of(execute(notebook, path.parent), path.stem)
+            except FAILURES as error:
+                reason = getattr(error, "evalue", None) or type(error).__name__
+                raise ClaimError(f"{path.name} does not run to its end: {reason}.") from error
+            if stored != computed:
+                raise ClaimError(f"{path.name}: the stored claims are not those computed now; run `make notebooks`.")
+        rows += stored
     return rows
 
 
