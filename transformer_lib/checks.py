@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import psutil
 import torch
 from torch import Tensor, nn
 
@@ -55,6 +56,16 @@ def check_keep(keep, ids: Tensor, name: str) -> None:
     if keep.shape != ids.shape:
         raise ValueError(
             f"{name} must have the shape of the ids it belongs to, {tuple(ids.shape)}; got {tuple(keep.shape)}."
+        )
+
+
+def check_memory(needed: int) -> None:
+    """Refuse a model of `needed` bytes before it is built: a system without memory ends programs, and never answers."""
+    free = psutil.virtual_memory().available
+    if needed > free and torch.empty(0).device.type == "cpu":
+        raise ValueError(
+            f"A model of this shape takes {needed / 1e9:,.2f} GB of memory, and {free / 1e9:,.2f} GB are free: choose "
+            f"a smaller one, or build it under torch.device('meta'), which takes none."
         )
 
 

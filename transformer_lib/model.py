@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 
-import psutil
 import torch
 from torch import Tensor, nn
 
-from transformer_lib.accounting import gb, weight_bytes
+from transformer_lib.accounting import weight_bytes
 from transformer_lib.attention import MultiHeadAttention, causal_mask, visible_pairs
-from transformer_lib.checks import check_ids, check_keep
+from transformer_lib.checks import check_ids, check_keep, check_memory
 from transformer_lib.config import TransformerConfig
 from transformer_lib.kv_cache import KVCache
 from transformer_lib.mlp import make_mlp
@@ -81,7 +80,8 @@ class Model(Tapped):
 
     def __init__(self, cfg: TransformerConfig, cross: bool = False):
         super().__init__()
-        refuse_what_does_not_fit(cfg)
+        if type(cfg) is TransformerConfig:  # a relative of it has other weights
+            check_memory(weight_bytes(cfg, torch.get_default_dtype().itemsize))
         self.cfg = cfg
         self.embedding = nn.Embedding(cfg.vocab_size, cfg.d_model)
         learned = cfg.positions == "learned"
@@ -172,18 +172,6 @@ class Model(Tapped):
         bias = alibi(self.cfg.n_heads, t_q, t_k, keep, device).to(self.embedding.weight.dtype)  # (…, H, T_q, T_k)
         mask = causal_mask(t_q, t_k, device) if causal else mask
         return bias if mask is None else bias.masked_fill(~mask, -math.inf), False
-
-
-def refuse_what_does_not_fit(cfg: TransformerConfig) -> None:
-    """Say so before anything is built: a system that has run out of memory ends programs instead of answering."""
-    if type(cfg) is not TransformerConfig or torch.empty(0).device.type != "cpu":
-        return
-    needed, free = weight_bytes(cfg, torch.get_default_dtype().itemsize), psutil.virtual_memory().available
-    if needed > free:
-        raise ValueError(
-            f"A model of this shape takes {gb(needed)} of memory, and {gb(free)} are free: choose a smaller one, or "
-            f"build it under torch.device('meta'), which takes none."
-        )
 
 
 def make_final_norm(cfg: TransformerConfig) -> nn.Module | None:
