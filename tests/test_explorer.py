@@ -165,6 +165,29 @@ def test_what_moves_over_its_background_looks_like_a_plain_drawing():
         assert far < 0.003, "only the line of an axis may lie under a bar instead of over it"
 
 
+def test_a_legend_changes_its_colour_without_a_new_background():
+    """Ticks and labels are most of the drawing time: a changed line in a legend must not cost them."""
+
+    def build(fig):
+        ax = fig.add_subplot()
+        (line,) = ax.plot([0, 1], [0, 1], color="#000000", label="line")
+        legend = ax.legend(loc="upper left")
+
+        def update(red):
+            for part in (line, legend.legend_handles[0]):
+                part.set_color("#D55E00" if red else "#000000")
+            return f"red: {red}"
+
+        return update
+
+    explorer = Explorer(build, {"red": widgets.Checkbox(description="red")}, title="t", name="t", figsize=(4, 2))
+    background, before = explorer.layers.background, explorer._pixels()
+    explorer.controls["red"].value = True
+    height, width = before.shape[0] // 2, before.shape[1] // 2  # the legend's quarter
+    changed = (before != explorer._pixels()).any(axis=-1)
+    assert explorer.layers.background is background and changed[:height, :width].sum() > 20 and changed.any()
+
+
 def test_the_quick_png_holds_exactly_the_pixels():
     image = np.random.default_rng(0).integers(0, 256, (37, 23, 3), dtype=np.uint8)
     assert (np.asarray(Image.open(io.BytesIO(png(image)))) == image).all()

@@ -143,7 +143,13 @@ def attention_map(model, tokenizer, text: str, row: int) -> HtmlExplorer:
 
 def colour_of(weight: float) -> str:
     """The course's colour of a weight between 0 and 1, as #RRGGBB."""
-    return matplotlib.colors.to_hex(matplotlib.colormaps[SEQUENTIAL](float(weight)))
+    return palette()[min(max(int(256 * float(weight)), 0), 255)]
+
+
+@functools.cache
+def palette() -> list[str]:
+    """The 256 colours of the map, by name: a picture asks for hundreds, and matplotlib takes its time with each."""
+    return [matplotlib.colors.to_hex(colour) for colour in matplotlib.colormaps[SEQUENTIAL](range(256))]
 
 
 def attention_drawing(weights, tokens, row: int) -> Drawing:

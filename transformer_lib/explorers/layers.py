@@ -11,6 +11,7 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage, BboxImage
 from matplotlib.spines import Spine
+from PIL import Image
 
 
 class Layers:
@@ -21,7 +22,8 @@ class Layers:
         self.moving = [(ax, artist) for ax in fig.axes for artist in _moving(ax)]
         self.moving.sort(key=lambda pair: (pair[0].get_zorder(), pair[1].get_zorder()))
         for _, artist in self.moving:
-            artist.set_animated(True)
+            for part in artist.findobj():  # a legend's lines and words too
+                part.set_animated(True)
         self.background = None
 
     def draw(self) -> np.ndarray:
@@ -32,7 +34,8 @@ class Layers:
         for ax, artist in self.moving:
             ax.draw_artist(artist)
         self.fig.stale = False  # a legend calls itself changed while it is drawn
-        return np.asarray(self.fig.canvas.buffer_rgba())[..., :3]
+        picture = Image.fromarray(np.asarray(self.fig.canvas.buffer_rgba()))  # (height, width, 4), not copied
+        return np.asarray(picture.convert("RGB"))  # in half the time of a slice that has to be made contiguous
 
     def _draw_background(self) -> None:
         images = [a for _, a in self.moving if isinstance(a, AxesImage | BboxImage) and a.get_visible()]
