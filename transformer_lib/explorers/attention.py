@@ -9,7 +9,7 @@ import torch
 
 from transformer_lib.attention import attention_weights
 from transformer_lib.explorers.base import Explorer, HtmlExplorer, clip_text
-from transformer_lib.explorers.drawing import Drawing
+from transformer_lib.explorers.drawing import Drawing, colour_at
 from transformer_lib.plots.attention import FourPanels, LookUp
 from transformer_lib.plots.style import COLOURS, SEQUENTIAL
 from transformer_lib.plots.tokens import readable
@@ -143,13 +143,7 @@ def attention_map(model, tokenizer, text: str, row: int) -> HtmlExplorer:
 
 def colour_of(weight: float) -> str:
     """The course's colour of a weight between 0 and 1, as #RRGGBB."""
-    return palette()[min(max(int(256 * float(weight)), 0), 255)]
-
-
-@functools.cache
-def palette() -> list[str]:
-    """The 256 colours of the map, by name: a picture asks for hundreds, and matplotlib takes its time with each."""
-    return [matplotlib.colors.to_hex(colour) for colour in matplotlib.colormaps[SEQUENTIAL](range(256))]
+    return colour_at(SEQUENTIAL, weight)
 
 
 def attention_drawing(weights, tokens, row: int) -> Drawing:

@@ -1,8 +1,10 @@
 """A small drawing made of rectangles, words and lines, which can be shown as SVG (with hover texts) and as pixels."""
 
 import dataclasses
+import functools
 import html
 
+import matplotlib
 import numpy as np
 from matplotlib.patches import FancyBboxPatch
 
@@ -10,6 +12,17 @@ from transformer_lib.plots.style import COLOURS, DPI, new_figure, pixels
 
 FONT = 15  # CSS pixels: 11.25 pt
 TITLE_HEIGHT = 30
+
+
+def colour_at(name: str, share: float) -> str:
+    """The colour #RRGGBB of matplotlib's map `name` at a share from 0 to 1."""
+    return palette(name)[min(max(int(256 * float(share)), 0), 255)]
+
+
+@functools.cache
+def palette(name: str) -> list[str]:
+    """A map's 256 colours: a picture asks for hundreds, and matplotlib takes its time with each."""
+    return [matplotlib.colors.to_hex(colour) for colour in matplotlib.colormaps[name](range(256))]
 
 
 @dataclasses.dataclass

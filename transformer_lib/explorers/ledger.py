@@ -3,11 +3,10 @@
 import functools
 
 import ipywidgets as widgets
-import matplotlib
 import torch
 
 from transformer_lib.explorers.base import HtmlExplorer, clip_text
-from transformer_lib.explorers.drawing import Drawing
+from transformer_lib.explorers.drawing import Drawing, colour_at
 from transformer_lib.ledger import credits, ledger, unembed
 from transformer_lib.plots.style import COLOURS, DIVERGING, SEQUENTIAL
 from transformer_lib.plots.tokens import readable
@@ -115,7 +114,7 @@ def draw_lens(drawing, lens, i, y, token) -> None:
     space = (800 - LENS) / len(lens)
     for k, (words, shares) in enumerate(lens):
         where = "the embedding" if k == 0 else f"block {k - 1}"
-        colour = matplotlib.colors.to_hex(matplotlib.colormaps[SEQUENTIAL](float(shares[i])))
+        colour = colour_at(SEQUENTIAL, shares[i])
         hover = f"{token}, after {where}: {words[i]} with probability {shares[i]:.3f}"
         drawing.rect(LENS + k * space, y, space - 1.5, HIGH - 1.5, fill=colour, hover=hover)
         ink = "#111111" if shares[i] > 0.5 else "#FFFFFF"
@@ -158,5 +157,5 @@ def tint(value: float, largest: float, signed: bool) -> str:
     """The colour of a cell; the root brings out the small ones."""
     share = (abs(value) / largest) ** 0.5
     if signed:
-        return matplotlib.colors.to_hex(matplotlib.colormaps[DIVERGING](0.5 + 0.48 * (share if value >= 0 else -share)))
-    return matplotlib.colors.to_hex(matplotlib.colormaps[SEQUENTIAL](share))
+        return colour_at(DIVERGING, 0.5 + 0.48 * (share if value >= 0 else -share))
+    return colour_at(SEQUENTIAL, share)

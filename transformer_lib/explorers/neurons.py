@@ -3,11 +3,10 @@
 import functools
 
 import ipywidgets as widgets
-import matplotlib
 import torch
 
 from transformer_lib.explorers.base import HtmlExplorer, clip_text
-from transformer_lib.explorers.drawing import Drawing
+from transformer_lib.explorers.drawing import Drawing, colour_at
 from transformer_lib.losses import token_losses
 from transformer_lib.neurons import Moments, promoted
 from transformer_lib.plots.style import COLOURS, DIVERGING
@@ -98,7 +97,7 @@ def largest(moments, mine) -> float:
 
 def tint(share: float) -> str:
     """From white to red for positive activations, to blue for negative ones; share is between −1 and 1."""
-    return matplotlib.colors.to_hex(matplotlib.colormaps[DIVERGING](0.5 + 0.27 * share))
+    return colour_at(DIVERGING, 0.5 + 0.27 * share)
 
 
 def draw_moments(drawing, found, moments, follows, words) -> None:
