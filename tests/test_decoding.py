@@ -49,29 +49,47 @@ def copies(monkeypatch):
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_every_step_gives_the_logits_and_the_cache_of_the_model(shape):
-    model, ids = build(small(**LONG, **shape)), random_ids(1, 11)
-    fast, readable = KVCache(model.cfg, 1, 11), KVCache(model.cfg, 1, 11)
-    copy = DecodeCopy(model, 11)
-    for i in range(11):
-        logits = copy.logits(int(ids[0, i]), fast, i)
-        torch.testing.assert_close(logits, model(ids[:, i : i + 1], cache=readable)[:, -1], **CLOSE)
-        assert logits.shape == (1, 29) and not logits.requires_grad
-    torch.testing.assert_close(fast.keys, readable.keys, **CLOSE)
-    torch.testing.assert_close(fast.values, readable.values, **CLOSE)
-    kept = copy.logits(3, fast, 4)
+    for rows in (1, 3):
+        model, ids = build(small(**LONG, **shape)), random_ids(rows, 11)
+        fast, readable = KVCache(model.cfg, rows, 11), KVCache(model.cfg, rows, 11)
+        copy = DecodeCopy(model, 11, rows)
+        for i in range(11):
+            logits = step(copy, ids[:, i], fast)
+            torch.testing.assert_close(logits, model(ids[:, i : i + 1], cache=readable)[:, -1], **CLOSE)
+            assert logits.shape == (rows, 29) and not logits.requires_grad
+        torch.testing.assert_close(fast.keys, readable.keys, **CLOSE)
+        torch.testing.assert_close(fast.values, readable.values, **CLOSE)
+
+
+def step(copy: DecodeCopy, tokens, cache: KVCache):
+    """What `generate` does with a copy."""
+    cache.reserve(len(tokens), 1, None)
+    cache.advance(1)
+    return copy.logits(tokens, cache)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_the_next_step_leaves_the_logits_of_this_one_alone(rows):
+    model = build(small(**LONG))
+    copy, cache = DecodeCopy(model, 11, rows), KVCache(model.cfg, rows, 11)
+    kept = step(copy, random_ids(rows, 1)[:, 0], cache)
     before = kept.clone()
-    copy.logits(5, fast, 5)
-    assert torch.equal(kept, before), "the next step leaves the logits of this one alone"
+    step(copy, random_ids(rows, 1)[:, 0] + 1, cache)
+    assert torch.equal(kept, before)
 
 
+PROMPTS = {"one": [9], "one, padded": [7], "three": [9, 9, 9], "three lengths": [9, 1, 4]}
+
+
+@pytest.mark.parametrize("lengths", PROMPTS.values(), ids=PROMPTS)
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("how", [{}, {"temperature": 1.5, "top_p": 0.9, "seed": 3}], ids=["greedy", "drawn"])
-def test_generate_writes_the_same_text_with_it(shape, how, copies, monkeypatch):
-    model, ids = build(small(**LONG, **shape)), random_ids(1, 9)
-    fast = generate(model, ids, max_new_tokens=52, **how)
+def test_generate_writes_the_same_text_with_it(shape, how, lengths, copies, monkeypatch):
+    model, ids, keep = build(small(**LONG, **shape)), random_ids(len(lengths), 9), left_padding(lengths, 9)
+    fast = generate(model, ids, max_new_tokens=52, padding_mask=keep, **how)
     assert [copy.steps for copy in copies] == [51], "one to check it, and all that follow"
     monkeypatch.setattr(decoding, "FEWEST_STEPS", 10**6)
-    assert torch.equal(fast, generate(model, ids, max_new_tokens=52, **how)) and len(copies) == 1
+    assert torch.equal(fast, generate(model, ids, max_new_tokens=52, padding_mask=keep, **how)) and len(copies) == 1
 
 
 def test_stopping_and_streaming_are_as_without_it(copies, monkeypatch):
@@ -109,12 +127,11 @@ def test_the_weights_are_copied_anew_for_every_call(copies):
 # --- Where the readable path goes on ---
 
 
-@pytest.mark.parametrize("case", ["two rows", "padding", "few steps", "no cache", "half", "float64", "alibi"])
+@pytest.mark.parametrize("case", ["many rows", "few steps", "no cache", "half", "float64", "alibi"])
 def test_it_is_used_only_where_it_fits(case, copies):
     model = build(small(**LONG, positions="alibi" if case == "alibi" else "rope"))
-    ids, how = random_ids(2 if case == "two rows" else 1, 9), {"max_new_tokens": 40}
-    how |= {"padding": {"padding_mask": left_padding([7], 9)}, "few steps": {"max_new_tokens": 20},
-            "no cache": {"use_cache": False}}.get(case, {})  # fmt: skip
+    ids, how = random_ids(decoding.MOST_ROWS + 1 if case == "many rows" else 1, 9), {"max_new_tokens": 40}
+    how |= {"few steps": {"max_new_tokens": 20}, "no cache": {"use_cache": False}}.get(case, {})
     model = {"half": model.bfloat16, "float64": model.double}.get(case, lambda: model)()
     generate(model, ids, **how)
     assert copies == []
@@ -158,23 +175,24 @@ def test_whoever_looks_into_the_model_or_changes_it_sees_every_step(copies):
     assert len(calls) == 40 and len(copies) == 1
 
 
+@pytest.mark.parametrize("lengths", PROMPTS.values(), ids=PROMPTS)
 @pytest.mark.parametrize("bug", bugs.BUGS.values(), ids=bugs.BUGS)
-def test_a_bug_in_the_library_is_not_hidden(bug, copies, monkeypatch):
+def test_a_bug_in_the_library_is_not_hidden(bug, lengths, copies, monkeypatch):
     """A copy is compared with the model before it is used: text under a bug is what the broken model writes."""
-    model, ids = build(small(**LONG, norm_eps=0.3)), random_ids(1, 9)
+    model, ids, keep = build(small(**LONG, norm_eps=0.3)), random_ids(len(lengths), 9), left_padding(lengths, 9)
     with bug():
-        fast = generate(model, ids, max_new_tokens=40)
+        fast = generate(model, ids, max_new_tokens=40, padding_mask=keep)
         monkeypatch.setattr(decoding, "FEWEST_STEPS", 10**6)
-        assert torch.equal(fast, generate(model, ids, max_new_tokens=40))
+        assert torch.equal(fast, generate(model, ids, max_new_tokens=40, padding_mask=keep))
 
 
 def test_a_copy_that_disagrees_is_refused(monkeypatch):
     model, ids, cache = build(small(**LONG)), random_ids(1, 9), KVCache(small(**LONG), 1, 50)
     with torch.no_grad():
         logits = model(ids, cache=cache)[:, -1]
-        assert checked_copy(model, cache, int(ids[0, -1]), logits, 40) is not None
-        assert checked_copy(model, cache, int(ids[0, -1]), logits + 0.1, 40) is None
-        assert checked_copy(model, cache, int(ids[0, -1]), logits * torch.nan, 40) is None
+        assert checked_copy(model, cache, ids[:, -1], logits, 40) is not None
+        assert checked_copy(model, cache, ids[:, -1], logits + 0.1, 40) is None
+        assert checked_copy(model, cache, ids[:, -1], logits * torch.nan, 40) is None
 
 
 def test_rope_as_a_matrix_is_the_rotation():

@@ -109,14 +109,15 @@ def stepper(model, ids, padding_mask, max_new_tokens, use_cache, source, source_
     def step(so_far: Tensor) -> Tensor:
         nonlocal copy
         if copy is not None:
+            cache.reserve(len(so_far), 1, None)
             cache.advance(1)
-            return copy.logits(so_far[0, -1].item(), cache, cache.length - 1)  # (1, V)
+            return copy.logits(so_far[:, -1], cache)  # (B, V)
         keep = None if padding_mask is None else pad_true(padding_mask, so_far.shape[1])  # (B, T)
         start = 0 if cache is None else cache.length
         chunk = {names[0]: so_far[:, start:], names[1]: None if keep is None else keep[:, start:]}
         logits = model(**chunk, **arguments, cache=cache, last_only=True)[:, -1]  # (B, V)
         if cache is not None and start == ids.shape[1]:
-            copy = checked_copy(model, cache, so_far[0, -1].item(), logits, max_new_tokens - 2)
+            copy = checked_copy(model, cache, so_far[:, -1], logits, max_new_tokens - 2)
         return logits
 
     return step

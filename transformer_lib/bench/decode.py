@@ -72,7 +72,7 @@ def by_context(name: str, options, steps: int = 8) -> Iterator[Row]:
     cached_runs, plain_runs = {}, {}
     for context in (c for c in CONTEXTS if c <= longest):
         ids = torch.randint(0, cfg.vocab_size, (1, context + 1))
-        cached_runs[context] = lambda at=context: [copy.logits(1, cache, at) for _ in range(steps)]
+        cached_runs[context] = lambda at=context: again(copy, cache, at, steps)
         plain_runs[context] = lambda ids=ids: model(ids)
     cached = in_turns(cached_runs, options.rounds, options.clock)
     plain = in_turns(plain_runs, 1 if options.quick else 2, options.clock)
@@ -85,3 +85,10 @@ def by_context(name: str, options, steps: int = 8) -> Iterator[Row]:
         yield Row(**where, what="with the cache", value=each, low=low, high=high, note=grown)
         whole = 1e3 * plain[context].median
         yield Row(**where, what="without", value=whole, ratio=whole / each)
+
+
+def again(copy: DecodeCopy, cache, context: int, steps: int) -> None:
+    """The token after `context` others, several times."""
+    cache.length = context + 1
+    for _ in range(steps):
+        copy.logits(torch.ones(1, dtype=torch.int64), cache)
