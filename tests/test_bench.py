@@ -234,6 +234,17 @@ def test_what_cannot_be_measured_is_refused(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
+def test_a_file_that_cannot_be_written_is_refused_at_once_and_none_is_left_empty(tmp_path, monkeypatch, capsys):
+    def stopped(options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(start, "run", stopped)
+    assert __main__.main(["bench", "start", "--out", str(tmp_path / "figures.json")]) != 0
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(start, "run", lambda options: pytest.fail("measured all the same"))
+    assert __main__.main(["bench", "start", "--out", str(tmp_path / "none" / "figures.json")]) != 0
+
+
 def test_the_help_names_every_section(capsys):
     with pytest.raises(SystemExit):
         __main__.main(["bench", "--help"])

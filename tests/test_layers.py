@@ -15,8 +15,8 @@ PACKAGE = Path(transformer_lib.__file__).parent
 ORDER = [
     "values", "config", "taps", "checks", "bpe", "tokenizer", "fused", "positions", "attention", "norms", "mlp",
     "kv_cache", "accounting", "model", "recording", "devices", "distributed", "decoding", "generation", "grammar",
-    "story_plots", "storyteller", "corpus", "losses", "checkpoint", "runs", "training", "head_scores", "ledger",
-    "gradients", "toy", "neurons", "translation", "pretrained", "relatives", "plots", "explorers", "lessons",
+    "story_plots", "storyteller", "corpus", "losses", "checkpoint", "train_config", "runs", "training", "head_scores",
+    "ledger", "gradients", "toy", "neurons", "translation", "pretrained", "relatives", "plots", "explorers", "lessons",
     "experiments", "doctor", "bench", "cli", "__main__",
 ]  # fmt: skip
 

@@ -10,7 +10,7 @@ from transformer_lib.bench.explorers import NOTEBOOKS
 from transformer_lib.bench.report import Row, save, table
 from transformer_lib.devices import available_cores, using_threads
 from transformer_lib.lessons.build import select
-from transformer_lib.training import MOST_THREADS
+from transformer_lib.train_config import MOST_THREADS
 from transformer_lib.values import shown
 
 MOST_ROUNDS = 1_000
@@ -35,7 +35,7 @@ def run(options) -> int:
     select(NOTEBOOKS, options.notebooks or [])
     rows: list[Row] = []
     out = Path(options.out)
-    out.open("a").close()  # what cannot be written is refused now, and not after the first minutes
+    check_writable(out)  # now, and not after the first minutes
     with using_threads(threads):
         for name in chosen:
             print(f"bench: {name} …", file=sys.stderr, flush=True)
@@ -45,3 +45,11 @@ def run(options) -> int:
     print(table(rows))
     print(f"\n{threads} thread{'s' * (threads > 1)}, {options.clock} clock; all figures: {out}")
     return 0
+
+
+def check_writable(file: Path) -> None:
+    """Raise OSError if it cannot be written; nothing is left behind."""
+    was_there = file.exists()
+    file.open("a").close()
+    if not was_there:
+        file.unlink()
