@@ -13,12 +13,15 @@ from matplotlib.image import AxesImage, BboxImage
 from matplotlib.spines import Spine
 from PIL import Image
 
+from transformer_lib.plots.words import WordCanvas
+
 
 class Layers:
     """A laid-out figure, split into a background and what moves. `draw()` returns the pixels (height, width, 3)."""
 
     def __init__(self, fig: Figure):
         self.fig = fig
+        WordCanvas(fig)
         self.moving = [(ax, artist) for ax in fig.axes for artist in _moving(ax)]
         self.moving.sort(key=lambda pair: (pair[0].get_zorder(), pair[1].get_zorder()))
         for _, artist in self.moving:
@@ -34,8 +37,9 @@ class Layers:
         for ax, artist in self.moving:
             ax.draw_artist(artist)
         self.fig.stale = False  # a legend calls itself changed while it is drawn
-        picture = Image.fromarray(np.asarray(self.fig.canvas.buffer_rgba()))  # (height, width, 4), not copied
-        return np.asarray(picture.convert("RGB"))  # in half the time of a slice that has to be made contiguous
+        shown = np.asarray(self.fig.canvas.buffer_rgba())  # (height, width, 4), not copied
+        rgb = Image.fromarray(shown).tobytes("raw", "RGB")  # several times faster than a slice or `convert`
+        return np.frombuffer(rgb, np.uint8).reshape(*shown.shape[:2], 3)
 
     def _draw_background(self) -> None:
         images = [a for _, a in self.moving if isinstance(a, AxesImage | BboxImage) and a.get_visible()]
