@@ -80,11 +80,15 @@ class Heat:
         self.texts = [
             [ax.text(j, i, "", ha="center", va="center") for j in range(columns)] for i in range(rows) if numbers
         ]
+        self.matrix = None
         self.set(matrix)
 
     def set(self, matrix) -> None:
         """Show another matrix of the same shape (NaN is drawn as an empty grey cell)."""
         matrix = np.asarray(matrix, dtype=float)
+        if self.matrix is not None and np.array_equal(matrix, self.matrix, equal_nan=True):
+            return  # what does not change need not be drawn again
+        self.matrix = matrix.copy()
         self.image.set_data(matrix)
         if not self.texts:
             return

@@ -19,7 +19,7 @@ class WordCanvas(FigureCanvasAgg):
     renderer = None
 
     def get_renderer(self):
-        size = (*self.figure.bbox.size, self.figure.dpi)
+        size = (*self.get_width_height(physical=True), self.figure.dpi)
         if self.renderer is None or (self.renderer.width, self.renderer.height, self.renderer.dpi) != size:
             self.renderer = WordRenderer(*size)
         return self.renderer
