@@ -34,7 +34,7 @@ class CellImage(AxesImage):
 
     def _ask(self, shape: tuple[int, int], renderer) -> None:
         """Find `cells`, (height, width): the flat index of the cell that a pixel shows, or their number for none."""
-        numbers = np.ones((*shape, 4))
+        numbers = np.ones((*shape, 4), np.float32)
         numbers[..., 0], numbers[..., 1] = (np.indices(shape) + 0.5) / 255  # truncated to 8 bits: the index
         image = AxesImage(self.axes, interpolation="nearest", origin=self.origin, extent=self.get_extent())
         image.set_data(numbers)
@@ -45,7 +45,7 @@ class CellImage(AxesImage):
             self.cells = None
             return
         cell = np.ravel_multi_index((found[..., 0], found[..., 1]), shape, mode="clip")
-        self.cells = np.where(found[..., 3], cell, shape[0] * shape[1])
+        self.cells = np.where(found[..., 3], cell, shape[0] * shape[1]).astype(np.int32)
 
 
 def cell_image(ax: Axes, matrix, *, cmap, limits: tuple[float, float]) -> CellImage:
