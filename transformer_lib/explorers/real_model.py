@@ -119,38 +119,33 @@ def depth_ledger(model, tokenizer, text: str) -> HtmlExplorer:
     @functools.lru_cache(maxsize=1)
     @torch.no_grad()
     def look(typed: str):
-        """(ids, ledger)"""
+        """(ids, ledger, probabilities under the lens (L + 1, T, V))"""
         ids = tokenizer.encode(typed)[:DEPTH_LONGEST]
-        return ids, ledger(model, torch.tensor([ids]))
-
-    @functools.lru_cache(maxsize=256)
-    def lens_at(typed: str, row: int):
-        """(the likeliest next token, its rank in each stream, each stream's own (word, probability))"""
-        at = unembed(model, look(typed)[1].streams[:, 0, row]).softmax(-1)  # (L + 1, V)
-        final = int(at[-1].argmax())
-        ranks = (at > at[:, final, None]).sum(-1).tolist()
-        return final, ranks, [(word(tokenizer, int(p.argmax())), float(p.max())) for p in at]
+        book = ledger(model, torch.tensor([ids]))
+        return ids, book, unembed(model, book.streams[:, 0]).softmax(-1)
 
     def draw(sentence, measure, row):
         typed, note = clip_text(sentence, instead=text)
-        ids, book = look(typed)
+        ids, book, shares = look(typed)
         if len(tokenizer.encode(typed)) > len(ids):
             note += f" (only the first {len(ids)} tokens are read)"
         row = min(row, len(ids) - 1)
-        final, ranks, lens = lens_at(typed, row)
-        here = book._replace(writes=book.writes[:, :, [row]], streams=book.streams[:, :, [row]])  # this token alone
+        at = shares[:, row]  # (L + 1, V)
+        final = int(at[-1].argmax())
+        ranks = (at > at[:, final, None]).sum(-1).tolist()  # (L + 1,)
         names = [readable(piece) for piece in tokenizer.pieces(typed)[: len(ids)]]
-        writes = here.writes[1:, 0, 0].unflatten(0, (-1, heads + 1))  # (L, H + 1, d_model): the heads, then the MLP
+        writes = book.writes[1:, 0, row].unflatten(0, (-1, heads + 1))  # (L, H + 1, d_model): the heads, then the MLP
         if measure == PUSH:
-            parts = credits(model, here, final)[1:, 0, 0].unflatten(0, (-1, heads + 1))  # (L, H + 1)
+            parts = credits(model, book, final)[1:, 0, row].unflatten(0, (-1, heads + 1))  # (L, H + 1)
             attention = parts[:, :-1].sum(dim=1)  # (L,)
         else:
             parts, attention = writes.norm(dim=-1), writes[:, :-1].sum(dim=1).norm(dim=-1)
+        lens = [(word(tokenizer, int(p.argmax())), float(p.max())) for p in at]
         settled = next(k for k in range(len(ranks)) if not any(ranks[k:]))
         since = f"stays first from block {settled - 1} on" if settled else "is first from the embedding on"
         summary = (
             f"After {names[row]} ({row}) the model says {lens[-1][0]}, probability {lens[-1][1]:.2f}. Under the lens "
-            f"it {since}; the embedding alone ranks it {ranks[0] + 1:,} of {model.cfg.vocab_size:,}."
+            f"it {since}; the embedding alone ranks it {ranks[0] + 1:,} of {at.shape[1]:,}."
         )
         what = f"push towards {word(tokenizer, final)}" if measure == PUSH else "length of the write"
         context = f"after … {' '.join(names[max(0, row - 3) : row + 1])}  ({row})"
