@@ -155,11 +155,11 @@ def test_what_moves_over_its_background_looks_like_a_plain_drawing():
         for name, value in change.items():
             explorer.controls[name].value = value
         shown = np.asarray(Image.open(io.BytesIO(explorer.picture.value))).astype(int)
-        for _, artist in explorer.layers.moving:
-            artist.set_animated(False)
+        for part in itertools.chain(*explorer.layers.parts):
+            part.set_animated(False)
         plain = pixels(explorer.figure).astype(int)
-        for _, artist in explorer.layers.moving:
-            artist.set_animated(True)
+        for part in itertools.chain(*explorer.layers.parts):
+            part.set_animated(True)
         explorer.figure.stale = True
         far = (np.abs(shown - plain) > 60).any(axis=-1).mean()
         assert far < 0.003, "only the line of an axis may lie under a bar instead of over it"

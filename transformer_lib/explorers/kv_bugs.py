@@ -104,7 +104,7 @@ def break_cache(model, tokenizer, text: str, bugs: dict) -> Explorer:
     last = f"blocks.{model.cfg.n_layers - 1}.attention.weights"
     switches = {"none": contextlib.nullcontext} | bugs
 
-    @functools.lru_cache(maxsize=1)
+    @functools.lru_cache(maxsize=8)
     def split(typed: str):
         used, note = clip_text(typed, instead=text)
         ids, pieces = tokenizer.encode(used), tokenizer.pieces(used)
@@ -121,7 +121,7 @@ def break_cache(model, tokenizer, text: str, bugs: dict) -> Explorer:
         with switches[bug]():
             return CHECKS[check](model, split(sentence)[0])
 
-    @functools.lru_cache(maxsize=8)
+    @functools.lru_cache(maxsize=32)
     @torch.no_grad()
     def mean_weights(bug: str, sentence: str):
         """(T, T): the weights of the last layer while the text is read one token at a time, averaged over heads."""

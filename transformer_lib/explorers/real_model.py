@@ -47,7 +47,7 @@ def knock_out_lab(model, tokenizer, text: str, orders: dict, count: int = 8, mos
     orders: {name: [(layer, head), …]}, the heads with the highest score for a job first; `count` of them go out.
     """
 
-    @functools.lru_cache(maxsize=8)
+    @functools.lru_cache(maxsize=64)
     @torch.no_grad()
     def run(typed: str, which: str, count: int):
         """(ids of the text and what follows it, the loss of each but the first)"""

@@ -156,36 +156,49 @@ CHECKS = {
 
 def break_it(model, tokenizer, text: str, bugs: dict) -> Explorer:
     """Turn a bug on, choose a check, and see whether it notices. bugs: {name: one of `lessons.bugs`}."""
-    shown = 6
+    shown, switches = 6, {"none": contextlib.nullcontext} | bugs
+
+    @functools.lru_cache(maxsize=8)
+    @torch.no_grad()
+    def look(sentence):
+        """(ids (1, T), a note on what was left out, the right next words: names, ids and probabilities (V,))"""
+        used, note = clip_text(sentence, instead=text)
+        ids = torch.tensor([tokenizer.encode(used)])
+        if ids.shape[1] < 2:
+            ids, note = torch.tensor([tokenizer.encode(text)]), f' (one token is too short: showing "{text}")'
+        if ids.shape[1] > LONGEST:
+            note += f" (only the first {LONGEST} of {ids.shape[1]} tokens are used)"
+            ids = ids[:, :LONGEST]
+        right = model(ids)[0, -1].softmax(-1)  # (V,)
+        best = right.topk(shown).indices
+        names = [readable((tokenizer.pieces(tokenizer.decode([i])) or ["?"])[-1]) for i in best.tolist()]
+        return ids, note, names, best, right
+
+    @functools.lru_cache(maxsize=64)
+    @torch.no_grad()
+    def judged(bug: str, check: str, sentence: str):
+        ids = look(sentence)[0]
+        with switches[bug]():
+            return CHECKS[check](model, ids)
+
+    @functools.lru_cache(maxsize=32)
+    @torch.no_grad()
+    def now(bug: str, sentence: str):
+        """(the next word's probabilities (V,), the loss on the text)"""
+        ids = look(sentence)[0]
+        with switches[bug]():
+            logits = model(ids)
+        return logits[0, -1].softmax(-1), float(cross_entropy(logits[:, :-1], ids[:, 1:]))
 
     def build(fig):
         fig.set_layout_engine("none")
         picture, listed = NextWords(fig, shown), CheckList(fig, list(CHECKS))
 
-        @functools.lru_cache(maxsize=1)
-        @torch.no_grad()
-        def look(sentence):
-            """(ids (1, T), a note on what was left out, the right next words: names, ids and probabilities (V,))"""
-            used, note = clip_text(sentence, instead=text)
-            ids = torch.tensor([tokenizer.encode(used)])
-            if ids.shape[1] < 2:
-                ids, note = torch.tensor([tokenizer.encode(text)]), f' (one token is too short: showing "{text}")'
-            if ids.shape[1] > LONGEST:
-                note += f" (only the first {LONGEST} of {ids.shape[1]} tokens are used)"
-                ids = ids[:, :LONGEST]
-            right = model(ids)[0, -1].softmax(-1)  # (V,)
-            best = right.topk(shown).indices
-            names = [readable((tokenizer.pieces(tokenizer.decode([i])) or ["?"])[-1]) for i in best.tolist()]
-            return ids, note, names, best, right
-
-        @torch.no_grad()
         def update(bug, check, sentence):
-            ids, note, names, best, right = look(sentence)
-            with bugs[bug]() if bug in bugs else contextlib.nullcontext():
-                passes, words = CHECKS[check](model, ids)
-                logits = model(ids)
-            now, loss = logits[0, -1].softmax(-1), float(cross_entropy(logits[:, :-1], ids[:, 1:]))
-            picture.set(names, right[best], now[best])
+            _, note, names, best, right = look(sentence)
+            passes, words = judged(bug, check, sentence)
+            shares, loss = now(bug, sentence)
+            picture.set(names, right[best], shares[best])
             listed.set(check, passes, words, bug in bugs)
             noticed = ("passes" if passes else "fails") + (", so it does not see the bug" * (passes and bug in bugs))
             return f"Bug: {bug}. The check “{check}” {noticed}: {words}. Loss on this text {loss:.4f}.{note}"
@@ -193,7 +206,7 @@ def break_it(model, tokenizer, text: str, bugs: dict) -> Explorer:
         return update
 
     controls = {
-        "bug": widgets.ToggleButtons(options=["none", *bugs], value=next(iter(bugs)), description="bug"),
+        "bug": widgets.ToggleButtons(options=list(switches), value=next(iter(bugs)), description="bug"),
         "check": widgets.ToggleButtons(options=list(CHECKS), value=next(iter(CHECKS)), description="check"),
         "sentence": widgets.Text(text, description="your sentence"),
     }

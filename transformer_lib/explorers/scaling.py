@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from transformer_lib.corpus import fresh_stories
 from transformer_lib.explorers.base import Explorer, clip_text
-from transformer_lib.losses import cross_entropy
+from transformer_lib.losses import cross_entropy, token_losses
 from transformer_lib.model import Transformer
 from transformer_lib.plots.scaling_panels import CheckList, LossCurve, SaturationLab, TokenMap
 from transformer_lib.plots.tokens import readable
@@ -82,11 +82,11 @@ def saturation_lab() -> Explorer:
 
 
 class Reader:
-    """The toy on a learner's text: tokens, and what it does under an edit or a bug. The last text is kept."""
+    """The toy on a learner's text: tokens, and what it does under an edit or a bug. The last texts are kept."""
 
     def __init__(self, model, tokenizer, text: str):
         self.model, self.tokenizer, self.text = model, tokenizer, text
-        self.split = functools.lru_cache(maxsize=1)(self._split)
+        self.split = functools.lru_cache(maxsize=8)(self._split)
 
     def _split(self, typed: str):
         """(ids (1, T), pieces, a note on what was left out)"""
@@ -102,10 +102,21 @@ class Reader:
     @torch.no_grad()
     def look(self, ids, factor: float = 1.0, counts=None):
         """(loss in nats per token, recording) with all scores multiplied by `factor`. counts: which targets count."""
-        names = [f"blocks.{i}.attention.scores" for i in range(self.model.cfg.n_layers)]
-        with edit(self.model, {name: lambda scores: factor * scores for name in names}), record(self.model) as seen:
+        with edit(self.model, self._times(factor)), record(self.model) as seen:
             logits = self.model(ids)
         return float(cross_entropy(logits[:, :-1], ids[:, 1:], counts)), seen
+
+    @torch.no_grad()
+    def losses(self, ids, factors) -> list[float]:
+        """The loss of one text, ids (1, T), at each of several factors: one pass for all, a row for each."""
+        rows = ids.expand(len(factors), -1)  # (F, T)
+        with edit(self.model, self._times(torch.tensor(factors)[:, None, None, None])):
+            logits = self.model(rows)
+        return token_losses(logits[:, :-1], rows[:, 1:]).mean(dim=1).tolist()
+
+    def _times(self, factor) -> dict:
+        """The edit that multiplies the scores of every layer, (B, H, T, T)."""
+        return {f"blocks.{i}.attention.scores": lambda s: factor * s for i in range(self.model.cfg.n_layers)}
 
 
 def score_factor(model, tokenizer, text: str) -> Explorer:
@@ -119,9 +130,15 @@ def score_factor(model, tokenizer, text: str) -> Explorer:
     rows, counts = encode_stories(tokenizer, fresh_stories(20))
     rows, counts = rows[:, : model.cfg.max_seq_len], counts[:, 1 : model.cfg.max_seq_len]
 
-    @functools.lru_cache(maxsize=1)
+    @functools.lru_cache(maxsize=8)
     def losses(sentence):
-        return [reader.look(reader.split(sentence)[0], factor)[0] for factor in factors]
+        return reader.losses(reader.split(sentence)[0], factors)
+
+    @functools.lru_cache(maxsize=32)
+    def look(sentence, factor):
+        """(loss, weights (H, T, T) of each layer)"""
+        loss, seen = reader.look(reader.split(sentence)[0], factor)
+        return loss, [seen[f"blocks.{i}.attention.weights"][0].numpy() for i in layers]
 
     def build(fig):
         fig.set_layout_engine("none")
@@ -129,9 +146,9 @@ def score_factor(model, tokenizer, text: str) -> Explorer:
         picture, curve = TokenMap(fig), LossCurve(fig, factors, marks, stories)
 
         def update(sentence, factor, layer, head):
-            ids, tokens, note = reader.split(sentence)
-            loss, seen = reader.look(ids, factor)
-            weights = seen[f"blocks.{layer}.attention.weights"][0, head].numpy()  # (T, T)
+            _, tokens, note = reader.split(sentence)
+            loss, maps = look(sentence, factor)
+            weights = maps[layer][head]  # (T, T)
             picture.set(weights, tokens)
             curve.set(losses(sentence), factor, loss)
             largest = weights[1:].max(axis=1).mean()  # the first token sees only itself
@@ -215,22 +232,31 @@ def break_it(model, tokenizer, text: str, bug, checks=CHECKS) -> Explorer:
     reader = Reader(model, tokenizer, text)
     last = f"blocks.{model.cfg.n_layers - 1}.attention.weights"
 
-    @functools.lru_cache(maxsize=1)
-    def sharpest(sentence):
-        """The head of the last layer with the largest weights, before anything is broken."""
-        return int(reader.look(reader.split(sentence)[0])[1][last][0, :, 1:].amax(-1).mean(-1).argmax())
+    def broken(on: bool):
+        return bug() if on else contextlib.nullcontext()
+
+    @functools.lru_cache(maxsize=16)
+    def look(on: bool, sentence: str):
+        """(loss, weights (H, T, T) of the last layer)"""
+        with broken(on):
+            loss, seen = reader.look(reader.split(sentence)[0])
+        return loss, seen[last][0]
+
+    @functools.lru_cache(maxsize=64)
+    @torch.no_grad()
+    def judged(on: bool, check: str, sentence: str):
+        with broken(on):
+            return checks[check](model, reader.split(sentence)[0])
 
     def build(fig):
         fig.set_layout_engine("none")
         picture, listed = TokenMap(fig), CheckList(fig, list(checks))
 
         def update(on, check, sentence):
-            ids, tokens, note = reader.split(sentence)
-            head = sharpest(sentence)
-            with torch.no_grad(), bug() if on else contextlib.nullcontext():
-                passes, words = checks[check](model, ids)
-                loss, seen = reader.look(ids)
-            weights = seen[last][0]  # (H, T, T)
+            _, tokens, note = reader.split(sentence)
+            passes, words = judged(on, check, sentence)
+            loss, weights = look(on, sentence)
+            head = int(look(False, sentence)[1][:, 1:].amax(-1).mean(-1).argmax())  # sharpest before all was broken
             picture.set(weights[head].numpy(), tokens)
             listed.set(check, passes, words, on)
             noticed = ("passes" if passes else "fails") + (", so it does not see the bug" if passes and on else "")

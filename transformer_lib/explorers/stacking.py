@@ -1,5 +1,6 @@
 """Explorers of notebook 08: sampling from the toy, and the toy with its blocks left out, repeated or swapped."""
 
+import functools
 import textwrap
 
 import ipywidgets as widgets
@@ -20,17 +21,28 @@ BEFORE, AFTER = "#C4C4C4", COLOURS["blue"]
 def sampler(model, tokenizer, prompt: str) -> HtmlExplorer:
     """The next token's distribution before and after temperature, top-k and top-p, and what is drawn from it."""
 
+    longest = model.cfg.max_seq_len - NEW
+
+    @functools.lru_cache(maxsize=8)
+    @torch.no_grad()
+    def read(text: str):
+        """(ids (1, T), a note on what was left out, logits of the next token (V,))"""
+        ids = torch.tensor([tokenizer.encode(text)])
+        note = f" (only the first {longest} tokens)" if ids.shape[1] > longest else ""
+        return ids[:, :longest], note, model(ids[:, :longest])[0, -1]
+
+    @functools.lru_cache(maxsize=256)
+    def continued(text: str, seed: int, **how) -> list[str]:
+        ids = read(text)[0]
+        rows = generate(model, ids.expand(DRAWS, -1), max_new_tokens=NEW, seed=seed, **how)  # (DRAWS, T + NEW)
+        return [tokenizer.decode(row.tolist()) for row in rows[:, ids.shape[1] :]]
+
     def draw(prompt, temperature, top_k, top_p, seed):
         text, note = clip_text(prompt)
-        ids = torch.tensor([tokenizer.encode(text)])  # (1, T)
-        if ids.shape[1] + NEW > model.cfg.max_seq_len:
-            ids, note = ids[:, : model.cfg.max_seq_len - NEW], f" (only the first {model.cfg.max_seq_len - NEW} tokens)"
+        _, cut, logits = read(text)
         how = {"temperature": temperature, "top_k": top_k or None, "top_p": top_p}
-        with torch.no_grad():
-            logits = model(ids)[0, -1]  # (V,)
         before, after = torch.softmax(logits, dim=-1), next_token_probabilities(logits, **how)
-        rows = generate(model, ids.expand(DRAWS, -1), max_new_tokens=NEW, seed=seed, **how)  # (DRAWS, T + NEW)
-        texts = [tokenizer.decode(row.tolist()) for row in rows[:, ids.shape[1] :]]
+        texts, note = continued(text, seed, **how), cut or note
         drawing = sampling_drawing(before, after, tokenizer, text, texts)
         kept, likeliest = int((after > 0).sum()), word(tokenizer, before.argmax())
         return drawing, (

@@ -16,8 +16,7 @@ class Clock:
 
     def __init__(self, ax):
         dial(ax)
-        ax.set_title("pair\nper token", loc="center")  # room for the words
-        self.ax = ax
+        self.title = ax.set_title("pair\nper token", loc="center")  # room for the words
         (self.wedge,) = ax.fill([0, 0, 0], [0, 0, 0], color="#DDDDDD", zorder=0)
         self.ghosts = [ax.plot([], [], color=c, lw=1.4, ls=(0, (2, 2)), alpha=0.8)[0] for c in (QUERY, KEY)]
         self.hands = [
@@ -28,7 +27,7 @@ class Clock:
 
     def set(self, query, key, old_query, old_key, title: str) -> None:
         """Each (2,): the hands now, and before both moved."""
-        self.ax.set_title(title, loc="center")
+        self.title.set_text(title)
         for line, tip in zip((*self.hands, *self.ghosts), (key, query, old_query, old_key), strict=True):
             line.set_data([0, tip[0]], [0, tip[1]])
         start = np.arctan2(key[1], key[0])

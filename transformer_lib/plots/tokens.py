@@ -1,6 +1,7 @@
 """Labels and maps of tokens: readable pieces on the axes, a matrix as colours with its numbers."""
 
 import functools
+import itertools
 import unicodedata
 
 import matplotlib
@@ -8,6 +9,7 @@ import numpy as np
 from matplotlib import font_manager, ft2font
 from matplotlib.axes import Axes
 
+from transformer_lib.plots.cells import cell_image
 from transformer_lib.plots.style import DIVERGING, SEQUENTIAL
 
 LONGEST_LABEL = 12  # letters; a longer piece is shortened with …
@@ -73,26 +75,31 @@ class Heat:
         matrix = np.asarray(matrix, dtype=float)
         self.format = numbers
         self.cmap = matplotlib.colormaps[cmap].with_extremes(bad="#E4E4E4")  # NaN: an empty cell
-        self.image = ax.imshow(matrix, cmap=self.cmap, vmin=limits[0], vmax=limits[1], aspect="auto")
+        self.image = cell_image(ax, matrix, cmap=self.cmap, limits=limits)
         rows, columns = matrix.shape
         self.texts = [
             [ax.text(j, i, "", ha="center", va="center") for j in range(columns)] for i in range(rows) if numbers
         ]
+        self.matrix = None
         self.set(matrix)
 
     def set(self, matrix) -> None:
         """Show another matrix of the same shape (NaN is drawn as an empty grey cell)."""
         matrix = np.asarray(matrix, dtype=float)
+        if self.matrix is not None and np.array_equal(matrix, self.matrix, equal_nan=True):
+            return  # what does not change need not be drawn again
+        self.matrix = matrix.copy()
         self.image.set_data(matrix)
-        for row, texts in zip(matrix, self.texts, strict=False):
-            for value, text in zip(row, texts, strict=True):
-                shown = "" if np.isnan(value) else f"{value:{self.format}}".replace("-", "−")
-                text.set(text=shown, color=self._ink(value))
+        if not self.texts:
+            return
+        for value, ink, text in zip(matrix.ravel(), self._inks(matrix).ravel(), itertools.chain(*self.texts)):
+            shown = "" if np.isnan(value) else f"{value:{self.format}}".replace("-", "−")
+            text.set(text=shown, color=ink)
 
-    def _ink(self, value: float) -> str:
-        """Black or white, whichever stands out more from the cell's colour."""
-        red, green, blue, _ = self.cmap(self.image.norm(value))
-        return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.5 else "#111111"
+    def _inks(self, matrix: np.ndarray) -> np.ndarray:
+        """Black or white, whichever stands out more from each cell's colour."""
+        light = self.cmap(self.image.norm(matrix))[..., :3] @ (0.299, 0.587, 0.114)
+        return np.where(light < 0.5, "white", "#111111")
 
 
 def heat(
