@@ -275,7 +275,8 @@ def test_a_prediction_answers_and_its_answer_is_one_of_the_options():
 
 
 def test_controls_tell_their_ends():
-    assert alternatives(widgets.IntSlider(3, 1, 9)) == [1, 3, 5, 9]
+    assert alternatives(widgets.IntSlider(3, 1, 9)) == [1, 3, 6, 9]
+    assert alternatives(widgets.IntSlider(3, 1, 9), 5) == [1, 3, 5, 7, 9]
     assert alternatives(widgets.Dropdown(options=[("a", 1), ("b", 2)])) == [1, 2]
     assert alternatives(widgets.Checkbox(True)) == [False, True]
     assert base.LONGEST_TEXT < 100_000
