@@ -10,10 +10,10 @@ import io
 import os
 import struct
 import textwrap
-import zlib
 
 import matplotlib
 import numpy as np
+from isal import isal_zlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
@@ -129,7 +129,7 @@ def png(image: np.ndarray, small: bool = False) -> bytes:
 
 
 def _quick_png(image: np.ndarray) -> bytes:
-    """PNG with one filter for all rows: each row minus the one above. Libraries try five per row, in twice the time."""
+    """PNG with one filter for all rows, each minus the one above, deflated by ISA-L in a tenth of zlib's time."""
     height, width = image.shape[:2]
     rows = np.empty((height, 1 + 3 * width), np.uint8)
     rows[:, 0] = 2  # the filter "up" of the PNG specification, section 9.2
@@ -137,13 +137,13 @@ def _quick_png(image: np.ndarray) -> bytes:
     rows[0, 1:] = flat[0]
     np.subtract(flat[1:], flat[:-1], out=rows[1:, 1:])
     head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)  # 8 bits per channel, RGB
-    parts = ((b"IHDR", head), (b"IDAT", zlib.compress(rows, 1)), (b"IEND", b""))
+    parts = ((b"IHDR", head), (b"IDAT", isal_zlib.compress(rows)), (b"IEND", b""))
     chunks = (struct.pack(">I", len(data)) + kind + data + _checksum(kind + data) for kind, data in parts)
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
 
 def _checksum(data: bytes) -> bytes:
-    return struct.pack(">I", zlib.crc32(data))
+    return struct.pack(">I", isal_zlib.crc32(data))
 
 
 def png_bundle(image: np.ndarray, *, kind: str, text: str, alt: str, name: str):
