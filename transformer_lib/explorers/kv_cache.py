@@ -221,10 +221,10 @@ def meters(drawing: Drawing, cfg, trace: Trace, pieces, step: int, cached: bool,
     for k, (way, colour) in enumerate(((True, FILLS["new"]), (False, FILLS["again"]))):
         y = TOP + 50 + 42 * k
         chosen = way == cached
-        drawing.rect(x, y, max(1, wide * costs[way] / costs["most"]), 15, fill=colour,
-                     stroke=COLOURS["black"] if chosen else "none")  # fmt: skip
         words = f"{'with' if way else 'without'}: {in_units(costs[way], 1000, FLOPS)}"
-        drawing.text(x, y + 26, words, anchor="start", bold=chosen)
+        drawing.text(x, y + 9, words, anchor="start", bold=chosen)
+        drawing.rect(x, y + 19, max(1, wide * costs[way] / costs["most"]), 15, fill=colour,
+                     stroke=COLOURS["black"] if chosen else "none")  # fmt: skip
     times = costs["sums"][False] / costs["sums"][True]
     drawing.text(x, TOP + 152, f"until now: {times:.1f} × without", anchor="start")
     used = (costs["read"], costs["written"], costs["read"] + costs["written"]) if cached else (0, 0, 0)

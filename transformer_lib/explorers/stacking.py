@@ -129,7 +129,7 @@ def how_deep(model, tokenizer, sentence: str) -> HtmlExplorer:
         losses = {name: -p[:-1].gather(1, ids[0, 1:, None])[:, 0] for name, p in log_p.items()}  # (T,) each
         drawing = surprise_drawing(log_p[blocks][:-1], losses, ids[0, 1:], blocks, tokenizer)
         mean, trained = (float(losses[name].mean()) for name in (blocks, "as trained"))
-        return drawing, f"Run, {blocks}: {mean:.2f} nats per token; as trained: {trained:.2f}{note}."
+        return drawing, f"Blocks: {blocks}. Loss {mean:.2f} nats per token; as trained {trained:.2f}{note}."
 
     controls = {
         "sentence": widgets.Text(sentence, description="sentence (Enter)"),

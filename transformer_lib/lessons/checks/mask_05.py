@@ -200,6 +200,6 @@ EXERCISES = [
                 not leaks(model, ids, vocab_size)
             ),
         },
-        praise="Ten lines that belong into the tests of every language model.",
+        praise="Ten lines that belong in the tests of every language model.",
     ),
 ]

@@ -94,7 +94,7 @@ EXERCISES = [
             ),
         },
         forbidden={"the numbers are right, but autograd made them: build J from the weights by its formula": AUTOGRAD},
-        praise="Its rows sum to zero: what one weight gains, the others lose.",
+        praise="Its columns sum to zero: what one weight gains, the others lose.",
     ),
     Exercise(
         "gradient_at_query",
