@@ -78,8 +78,9 @@ def times(lengths, cached, recomputed, floor: float | None = None) -> Figure:
         ax.minorticks_off()
         ax.set_xticks(lengths, [f"{n:,}" for n in lengths])
         ax.set_xlabel("tokens before it")
-    marks = [n for n in (1, 2, 5, 10, 20, 50, 100, 200, 500) if n <= right.get_ylim()[1]]
-    right.set_yticks(marks, [f"{n}" for n in marks])
+    highest, marks = right.get_ylim()[1], (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+    shown = [n for k, n in enumerate(marks) if k == 0 or marks[k - 1] < highest]  # the last one at or above the curve
+    right.set_yticks(shown, [f"{n}" for n in shown])
     return fig
 
 
