@@ -1,16 +1,18 @@
-"""What holds for every test: one thread per process, and no network."""
+"""What holds for every test: one thread per process, Ctrl-C is heard, and no network."""
 
 import os
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is loaded, and for every process that a test starts
 
 import ipaddress
+import signal
 import socket
 
 import pytest
 import torch
 
 torch.set_num_threads(1)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what runs behind it deaf to Ctrl-C
 
 
 @pytest.fixture(autouse=True, scope="session")
