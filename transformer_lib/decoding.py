@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -70,12 +71,18 @@ class DecodeCopy:
             x = x * self.embedding_scale
         if self.added is not None:
             x = x + self.added[places]
-        turn = None if self.angles is None else rotation_matrix(*(angle[places] for angle in self.angles))
+        turn = None if self.angles is None else self.turn(places, len(x))
         new = cache.keys[:, :, :, at].unbind(), cache.values[:, :, :, at].unbind()  # per layer (B, H_kv, d_k)
         seen = cache.keys[:, :, :, : at + 1].unbind(), cache.values[:, :, :, : at + 1].unbind()  # (B, H_kv, T, d_k)
         for layer, new_k, new_v, k, v in zip(self.layers, *new, *seen):
             x = layer(x, turn, mask, new_k, new_v, k, v)  # (B, d_model)
         return self.unembedding(self.final_norm(x)).clone()  # (B, V)
+
+    def turn(self, places: Tensor | int, rows: int) -> Tensor:
+        """RoPE at these places, as a layer's `turn` reads it: (d_k, d_k) for one row, (B, d_k, d_k) for several."""
+        matrices = rotation_matrix(*(angle[places] for angle in self.angles))  # (d_k, d_k) or (B, d_k, d_k)
+        width = matrices.shape[-1]
+        return matrices.view(width, width) if rows == 1 else matrices.expand(rows, width, width)
 
     def places_and_mask(self, cache: KVCache, at: int) -> tuple[Tensor | int, Tensor | None]:
         """Where the new tokens stand, one place for all or (B,), and what hides the padding from them, (B, 1, 1, T)."""
@@ -96,9 +103,10 @@ class Layer:
         self.qkv, self.w_o = Product(rows, attention.w_q, attention.w_k, attention.w_v), Product(rows, attention.w_o)
         heads, kv_heads, d_k = attention.n_heads, attention.kv_heads, attention.d_k
         qkv = self.qkv.out.view(rows, -1, d_k)  # (B, H + 2 H_kv, d_k)
-        self.qk, self.v = qkv.split([heads + kv_heads, kv_heads], dim=1)  # (B, H + H_kv, d_k), (B, H_kv, d_k)
-        self.turned = torch.empty_like(self.qk) if rope else self.qk  # (B, H + H_kv, d_k), after RoPE
-        q, self.k = self.turned.split([heads, kv_heads], dim=1)  # (B, H, d_k), (B, H_kv, d_k)
+        qk, self.v = qkv.split([heads + kv_heads, kv_heads], dim=1)  # (B, H + H_kv, d_k), (B, H_kv, d_k)
+        turned = torch.empty_like(qk) if rope else qk  # (B, H + H_kv, d_k), after RoPE
+        q, self.k = turned.split([heads, kv_heads], dim=1)  # (B, H, d_k), (B, H_kv, d_k)
+        self.turn = partial(torch.mm, qk[0], out=turned[0]) if rows == 1 else partial(torch.bmm, qk, out=turned)
         # The query heads of a group are as many queries of one key/value head: nothing is repeated.
         self.q = q.view(rows, kv_heads, heads // kv_heads, d_k)  # (B, H_kv, group, d_k)
         self.gated = isinstance(mlp, SwiGLU)
@@ -124,7 +132,7 @@ class Layer:
     def attend(self, y: Tensor, turn, mask, new_k, new_v, k, v) -> Tensor:
         self.qkv(y)
         if turn is not None:
-            torch.bmm(self.qk, turn.expand(len(self.qk), -1, -1), out=self.turned)  # (B, H + H_kv, d_k)
+            self.turn(turn)
         new_k.copy_(self.k)
         new_v.copy_(self.v)
         heads = F.scaled_dot_product_attention(self.q, k, v, attn_mask=mask, scale=self.scale)  # (B, H_kv, group, d_k)
