@@ -57,7 +57,7 @@ class _Recorder:
         self.masks = []
 
     def draw_text_image(self, mask, left, bottom, angle, gc):
-        mask = np.array(mask, dtype=np.uint8)  # a copy: matplotlib 3.9 hands over the font, which draws on
+        mask = np.array(mask, dtype=np.uint8)  # a copy: what it was made from may draw on
         if mask.any():  # a space has no pixels, and is said to lie in the picture's corner
             self.masks.append((mask, left, bottom, angle))
 
