@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from training_task import setup
 
 from transformer_lib import corpus
 from transformer_lib.checkpoint import read_checkpoint
-from transformer_lib.distributed import ALONE, Team
+from transformer_lib.distributed import ALONE, Team, launched
 from transformer_lib.training import History, make_optimizer, next_token_loss, one_step, train
 
 OPTIONS = ["--batch-size", "6", "--width", "24", "--heads", "2", "--layers", "2", "--context", "17", "--seed", "3"]
@@ -44,6 +45,28 @@ def test_two_processes_train_as_one_and_speak_with_one_voice(text, tmp_path):
     assert together.stderr.count("Training ") == 1 and len(re.findall("100%", together.stderr)) == 1
     again = command(text, tmp_path / "together", 8)
     assert again.returncode == 0 and again.stdout == together.stdout
+
+
+WAITING = """
+import os, pathlib, sys, time
+place = pathlib.Path(sys.argv[1], os.environ["RANK"])
+try:
+    place.with_suffix(".there").write_text(os.environ["WORLD_SIZE"] + os.environ["OMP_NUM_THREADS"])
+    time.sleep(100)
+except KeyboardInterrupt:
+    place.with_suffix(".stopped").touch()
+"""
+
+
+def test_whoever_leaves_a_team_interrupts_it(tmp_path):
+    script = tmp_path / "waiting.py"
+    script.write_text(WAITING)
+    with launched([str(script), str(tmp_path)], 2) as team:
+        while sorted(path.read_text() for path in tmp_path.glob("*.there")) != ["21", "21"]:
+            assert team.poll() is None
+            time.sleep(0.1)
+    assert team.poll() is not None
+    assert sorted(path.name for path in tmp_path.glob("*.stopped")) == ["0.stopped", "1.stopped"]
 
 
 # --- Its logic, in one process ---

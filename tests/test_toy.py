@@ -4,6 +4,8 @@ import re
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
+from functools import partial
 
 import pytest
 import torch
@@ -22,6 +24,7 @@ def tiny_recipe(tmp_path, monkeypatch):
     monkeypatch.setenv("TRANSFORMER_CHECKPOINTS", str(tmp_path))
     config = small(vocab_size=400, max_seq_len=500)
     changes = {"CONFIG": config, "TEXT_BYTES": 30_000, "VOCABULARY_BYTES": 30_000, "CONTEXT": 20, "N_EVALUATED": 5}
+    changes["PROCESSES"] = 1  # others would not know of these changes
     training = toy.TrainConfig(steps=4, batch_size=2, threads=1)
     for name, value in (changes | {"TRAINING": training}).items():
         monkeypatch.setattr(toy, name, value)
@@ -82,6 +85,52 @@ def test_a_folder_that_cannot_be_written_does_not_stop_a_lesson(tiny_recipe, mon
     monkeypatch.setenv("TRANSFORMER_CHECKPOINTS", str(tiny_recipe / "file"))
     model, _ = toy.load_toy()
     assert model.cfg == toy.CONFIG and "not be kept" in capsys.readouterr().err
+
+
+@contextmanager
+def a_team(code: str, *_):
+    """A process in place of the launcher."""
+    with subprocess.Popen([sys.executable, "-c", code]) as process:
+        yield process
+
+
+def test_where_a_team_fails_one_process_trains(tiny_recipe, monkeypatch, capsys):
+    monkeypatch.setattr(toy, "team_size", lambda: 2)
+    monkeypatch.setattr(toy, "launched", partial(a_team, "raise SystemExit(1)"))
+    toy.load_toy()
+    assert toy.toy_history().step == 4
+    err = capsys.readouterr().err
+    assert "Training the toy in 2 processes" in err and "on cpu with 1 thread" in err
+
+
+@pytest.mark.parametrize(("saved", "says"), [(False, ""), (True, "Stopped after step 4 of 4; saved in ")])
+def test_ctrl_c_says_what_a_team_has_reached(tiny_recipe, monkeypatch, saved, says):
+    def press(_):
+        raise KeyboardInterrupt
+
+    if saved:
+        toy.load_toy(progress=False)
+    monkeypatch.setattr(toy, "team_size", lambda: 2)
+    monkeypatch.setattr(toy, "launched", partial(a_team, "pass"))
+    monkeypatch.setattr(toy, "watch", lambda *_: press(_))
+    with pytest.raises(KeyboardInterrupt) as stop:
+        toy.train_together(toy.toy_folder(), progress=False)
+    assert str(stop.value).startswith(says) and bool(str(stop.value)) == saved
+
+
+def test_one_core_or_a_gpu_is_one_process(monkeypatch):
+    monkeypatch.setattr(toy, "available_cores", lambda: 8)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert toy.team_size() == 2
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert toy.team_size() == 1
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert toy.team_size() == 1
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(toy, "available_cores", lambda: 1)
+    assert toy.team_size() == 1
 
 
 def test_the_floor_is_the_information_over_the_tokens_that_are_predicted(tiny_recipe):

@@ -204,16 +204,10 @@ def run_doctor(options) -> int:
     return main()
 
 
-def leave(status: int) -> None:
-    """End this process. One that torchrun started ends without Python's own teardown, which the threads of torch's
-    "gloo" can lock up for good (pytorch issue 190489): all its files are written by then.
-    """
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
-    sys.exit(status)
-
-
 if __name__ == "__main__":
-    leave(main())
+    status = main()
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun has started this process
+        from transformer_lib.distributed import leave
+
+        leave(status)
+    sys.exit(status)

@@ -5,14 +5,19 @@ rows; their gradients are averaged before every update, so that all of them make
 one process, up to the order in which sums are added. Over "gloo" on the CPU, over "nccl" on GPUs, one per process.
 
 torchrun starts the processes and tells each its place in environment variables. Without them there is one process.
+`launched` calls torchrun for two processes of this machine, which is how the toy is trained.
 """
 
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NoReturn
 
 import torch
 from torch import Tensor, distributed, nn
@@ -87,3 +92,38 @@ class Team:
 
 
 ALONE = Team()
+LOOPBACK = {"linux": "lo", "darwin": "lo0"}  # the network interface by which a machine talks to itself
+
+
+@contextmanager
+def launched(arguments: list[str], processes: int) -> Iterator[subprocess.Popen]:
+    """`python ARGUMENTS …` in several processes of one thread each, started and watched by torchrun, without a word.
+
+    They talk to one another within this machine. Whoever leaves the block before they end interrupts them, as Ctrl-C
+    would, and waits until they have ended.
+    """
+    team = ["-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={processes}"]
+    alone = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": LOOPBACK[sys.platform]}
+    process = subprocess.Popen(
+        [sys.executable, *team, *arguments],
+        env=os.environ | alone,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C reaches it once, from here
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+        process.wait()
+
+
+def leave(status: int) -> NoReturn:
+    """End this process of a team, without Python's own teardown: the threads of torch's "gloo" can lock that up for
+    good (pytorch issue 190489). All its files are written by then.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

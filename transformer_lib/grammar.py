@@ -49,8 +49,8 @@ NAMES = {
     "he": ["Tom", "Ben", "Max", "Leo", "Finn", "Hugo"],
     "she": ["Lily", "Mia", "Anna", "Zoe", "Ruby", "Ella"],
 }
-# An invented name is two syllables; the first tells he from she. Each first syllable has two letters of its own, so
-# that BPE makes it one token: a name is then two tokens, and who knows the first must look back for the second.
+# An invented name is two syllables; the first tells he from she. BPE splits most names there, and the others after
+# their first letter, or twice: who knows a name's beginning must look back for its end.
 FIRST_SYLLABLES = {
     "he": ["Ba", "Do", "Ko", "No", "Po", "Wi", "Zu"],
     "she": ["Fi", "Lu", "Mi", "Ri", "Se", "Te", "Vi"],

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
+from statistics import fmean
 
 import filelock
 import torch
@@ -130,10 +131,14 @@ class Run:
         )
 
     def how_to_resume(self) -> str:
-        at = f"Stopped after step {self.history.step:,} of {self.config.steps:,}"
-        if self.folder is None:
-            return f"{at}; nothing was saved, because no folder was given."
-        return f"{at}; saved in {self.folder}. Run the same again to go on from there."
+        return how_to_resume(self.history.step, self.config.steps, self.folder)
+
+
+def how_to_resume(done: int, steps: int, folder: Path | None) -> str:
+    at = f"Stopped after step {done:,} of {steps:,}"
+    if folder is None:
+        return f"{at}; nothing was saved, because no folder was given."
+    return f"{at}; saved in {folder}. Run the same again to go on from there."
 
 
 def is_locked(folder) -> bool:
@@ -190,13 +195,11 @@ def progress_bar(history, steps: int, wanted: bool) -> Iterator[Callable]:
         ncols=100 if log else None,
         bar_format="{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} steps, {remaining} left{postfix}",
     ) as bar:
-        smooth = None
 
         def show(now) -> None:
-            nonlocal smooth
-            smooth = now.losses[-1] if smooth is None else 0.95 * smooth + 0.05 * now.losses[-1]
-            bar.set_postfix_str(f"loss {smooth:.3f}, {now.tokens_per_second:,.0f} tokens/s", refresh=False)
-            bar.update(1)
+            loss = fmean(now.losses[-20:])
+            bar.set_postfix_str(f"loss {loss:.3f}, {now.tokens_per_second:,.0f} tokens/s", refresh=False)
+            bar.update(now.step - bar.n)
 
         yield show
 

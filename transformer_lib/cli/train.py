@@ -56,6 +56,8 @@ def train_stories(options) -> None:
     refuse_what_does_not_fit(config, training, context)
     is_the_toy = (config, training, context) == (toy.CONFIG, toy.TRAINING, toy.CONTEXT)
     out = Path(options.out) if options.out else toy.toy_folder() if is_the_toy else Path("runs", "stories")
+    if is_the_toy and options.out is None and Team.from_environment().size == 1:
+        toy.train_together(out, progress=True)  # and what is left to do, if anything, this process does
     model, tokenizer, history = toy.train_toy(out, config, training, context)
     floor = toy.entropy_floor(tokenizer, corpus.fresh_stories(toy.N_EVALUATED))
     print(
