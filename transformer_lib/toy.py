@@ -39,9 +39,9 @@ is how often the right one is more probable than the other, 0.5 by guessing. One
 | with names of three syllables too                                                        | 1.39  | 0.86 |
 | with a vocabulary of 768                                                                 | 1.55  | 0.77 |
 | **… 12 common names instead of 20, 12 things instead of 16, 2,000 steps**                | 1.23–1.26 | 0.88–0.96 |
-| with a vocabulary of 1,280 / 1,536: whole names become single, rare tokens               | 1.27 / 1.85 | 0.90 / 0.67 |
-| with syllables that BPE always keeps whole (now in 118 of the 196 invented names)         | 1.30, 1.50 | 0.93, 0.71 |
-| with a hidden width of 256 / 384 instead of 170 (three seeds each)                        | 1.25 / 1.24 | 0.93 / 0.94 |
+| with a vocabulary of 1,280 / 1,536: whole names become single, rare tokens | 1.27 / 1.85 | 0.90 / 0.67 |
+| with syllables that BPE always keeps whole (now in 118 of the 196 invented names) | 1.30, 1.50 | 0.93, 0.71 |
+| with a hidden width of 256 / 384 instead of 170 (three seeds each) | 1.25 / 1.24 | 0.93 / 0.94 |
 | with batch 16, 1,000 steps                                                               | 1.32  | 0.86 |
 | with 6,000 steps                                                                         | 1.14  | 0.98 |
 
