@@ -2,12 +2,14 @@
 
 import contextlib
 import functools
+from typing import NamedTuple
 
 import ipywidgets as widgets
 import torch
 
 from transformer_lib.accounting import kv_cache_bytes
 from transformer_lib.explorers.base import Explorer, clip_text
+from transformer_lib.kv_cache import KVCache
 from transformer_lib.plots.scaling_panels import CheckList, TokenMap
 from transformer_lib.plots.tokens import readable
 from transformer_lib.recording import record
@@ -16,67 +18,68 @@ LONGEST = 16  # tokens that the map has room for
 CLOSE = 1e-3
 
 
-def read_in_chunks(model, ids, *lengths):
-    """(logits (1, T, V), cache, one recording per chunk): the ids fed through a cache in chunks of these lengths."""
-    cache, pieces, seen = model.new_cache(len(ids), ids.shape[1]), [], []
-    for chunk in ids.split(list(lengths), dim=1):
+class Reading(NamedTuple):
+    """A text read one token at a time through a cache."""
+
+    logits: torch.Tensor  # (1, T, V)
+    cache: KVCache
+    seen: list  # a recording for each token
+
+
+def one_by_one(model, ids) -> Reading:
+    """ids: (1, T) int64."""
+    cache, pieces, seen = model.new_cache(*ids.shape), [], []
+    for token in ids.split(1, dim=1):  # (1, 1) each
         with record(model) as one:
-            pieces.append(model(chunk, cache=cache))
+            pieces.append(model(token, cache=cache))
         seen.append(one)
-    return torch.cat(pieces, dim=1), cache, seen
+    return Reading(torch.cat(pieces, dim=1), cache, seen)
 
 
-def one_by_one(model, ids):
-    return read_in_chunks(model, ids, *[1] * ids.shape[1])
+def shapes_and_numbers(model, ids, read):
+    fine = read.logits.shape == (*ids.shape, model.cfg.vocab_size) and bool(read.logits.isfinite().all())
+    words = f"logits {tuple(read.logits.shape)}, all finite; {read.cache.length} stored"
+    return fine and read.cache.length == ids.shape[1], words
 
 
-def shapes_and_numbers(model, ids):
-    logits, cache, _ = one_by_one(model, ids)
-    fine = logits.shape == (*ids.shape, model.cfg.vocab_size) and bool(logits.isfinite().all())
-    return fine and cache.length == ids.shape[1], f"logits {tuple(logits.shape)}, all finite; {cache.length} stored"
+def bytes_as_expected(model, ids, read):
+    size = model.embedding.weight.element_size()
+    wanted = kv_cache_bytes(model.cfg, ids.shape[1], 1, size)
+    return read.cache.nbytes == wanted, f"{read.cache.nbytes:,} bytes, {wanted:,} expected"
 
 
-def bytes_as_expected(model, ids):
-    cache, size = model.new_cache(2, ids.shape[1]), model.embedding.weight.element_size()
-    wanted = kv_cache_bytes(model.cfg, ids.shape[1], 2, size)
-    return cache.nbytes == wanted, f"{cache.nbytes:,} bytes, {wanted:,} expected"
-
-
-def no_look_ahead(model, ids):
+def no_look_ahead(model, ids, read):
     other = ids.clone()
     other[:, -1] = (ids[:, -1] + 1) % model.cfg.vocab_size
     off = float((model(ids) - model(other))[:, :-1].abs().max())
     return off < 1e-5, f"another last token moves earlier logits by {off:.0e}"
 
 
-def prefill_alone(model, ids):
+def prefill_alone(model, ids, read):
     off = float((model(ids, cache=model.new_cache(*ids.shape)) - model(ids)).abs().max())
     return off < CLOSE, f"the whole prompt into an empty cache: difference {off:.0e}"
 
 
-def repeatable(model, ids):
-    first, second = (one_by_one(model, ids)[0] for _ in range(2))
-    off = float((first - second).abs().max())
+def repeatable(model, ids, read):
+    off = float((one_by_one(model, ids).logits - read.logits).abs().max())
     return off == 0, f"two runs of the same text: difference {off:.0e}"
 
 
-def stored_keys(model, ids):
-    _, cache, _ = one_by_one(model, ids)
+def stored_keys(model, ids, read):
     with record(model) as seen:
         model(ids)
-    off = float((cache.keys[0] - seen["blocks.0.attention.k"]).abs().max())
+    off = float((read.cache.keys[0] - seen["blocks.0.attention.k"]).abs().max())
     return off < CLOSE, f"keys of layer 0, stored against recomputed: difference {off:.2g}"
 
 
-def sees_every_key(model, ids):
-    *_, seen = one_by_one(model, ids)
-    weights = seen[-1]["blocks.0.attention.weights"][0, :, 0]  # (H, T)
+def sees_every_key(model, ids, read):
+    weights = read.seen[-1]["blocks.0.attention.weights"][0, :, 0]  # (H, T)
     blind = int((weights == 0).all(dim=0).sum())
     return blind == 0, f"the last token is blind to {blind} of {weights.shape[1]} keys"
 
 
-def cached_is_recomputed(model, ids):
-    off = float((one_by_one(model, ids)[0] - model(ids)).abs().max())
+def cached_is_recomputed(model, ids, read):
+    off = float((read.logits - model(ids)).abs().max())
     return off < CLOSE, f"logits, one by one against one pass: difference {off:.2g}"
 
 
@@ -96,7 +99,8 @@ CHECKS = {
 def run_checks(model, ids, bug=contextlib.nullcontext) -> dict[str, bool]:
     """{check: whether it passes} with a bug on."""
     with bug():
-        return {name: bool(passes(model, ids)[0]) for name, passes in CHECKS.items()}
+        read = one_by_one(model, ids)
+        return {name: bool(passes(model, ids, read)[0]) for name, passes in CHECKS.items()}
 
 
 def break_cache(model, tokenizer, text: str, bugs: dict) -> Explorer:
@@ -115,21 +119,24 @@ def break_cache(model, tokenizer, text: str, bugs: dict) -> Explorer:
             note += f" (only the first {LONGEST} of {len(ids)} tokens are used)"
         return torch.tensor([ids[:LONGEST]]), [readable(piece) for piece in pieces[:LONGEST]], note
 
+    @functools.lru_cache(maxsize=32)
+    @torch.no_grad()
+    def reading(bug: str, sentence: str) -> Reading:
+        with switches[bug]():
+            return one_by_one(model, split(sentence)[0])
+
     @functools.lru_cache(maxsize=64)
     @torch.no_grad()
     def judged(bug: str, check: str, sentence: str):
         with switches[bug]():
-            return CHECKS[check](model, split(sentence)[0])
+            return CHECKS[check](model, split(sentence)[0], reading(bug, sentence))
 
-    @functools.lru_cache(maxsize=32)
-    @torch.no_grad()
     def mean_weights(bug: str, sentence: str):
         """(T, T): the weights of the last layer while the text is read one token at a time, averaged over heads."""
-        ids = split(sentence)[0]
-        weights = torch.zeros(ids.shape[1], ids.shape[1])  # (T, T)
-        with switches[bug]():
-            for i, seen in enumerate(one_by_one(model, ids)[2]):
-                weights[i, : i + 1] = seen[last][0, :, 0].mean(dim=0)  # (H, i + 1) -> (i + 1,)
+        seen = reading(bug, sentence).seen
+        weights = torch.zeros(len(seen), len(seen))  # (T, T)
+        for i, one in enumerate(seen):
+            weights[i, : i + 1] = one[last][0, :, 0].mean(dim=0)  # (H, i + 1) -> (i + 1,)
         return weights.numpy()
 
     def build(fig):
