@@ -36,7 +36,8 @@ def compare(name: str, options) -> Iterator[Row]:
     if peer is not None:
         runs |= {f"transformers, {cache} cache": peer_run(peer, ids, how) for cache, how in CACHES.items()}
     runs["reading the weights"], n_bytes = reading()
-    times = in_turns(runs, min(options.rounds, 3) if name == "L" else options.rounds, options.clock)
+    rounds = min(options.rounds, 3) if name == "L" else options.rounds
+    times = in_turns(runs, rounds, options.clock, warm=("reading the weights",))
     mine, read = times.pop("this library"), times.pop("reading the weights")
     where = {"section": "decode", "case": case}
     copied = f"with a copy of the weights of {DecodeCopy(model, PROMPT).nbytes / 1e6:,.0f} MB"

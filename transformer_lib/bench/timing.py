@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
@@ -29,8 +29,14 @@ class Times:
         return statistics.median(a / b for a, b in zip(self.seconds, other.seconds, strict=True))
 
 
-def in_turns(runs: dict[str, Callable[[], object]], rounds: int = 5, clock: str = "wall") -> dict[str, Times]:
-    """Time every run once per round, in an order that moves on by one each round, after one run that is not timed."""
+def in_turns(
+    runs: dict[str, Callable[[], object]], rounds: int = 5, clock: str = "wall", warm: Collection[str] = ()
+) -> dict[str, Times]:
+    """Time every run once per round, in an order that moves on by one each round, after one run that is not timed.
+
+    warm: the runs that are made once more, untimed, just before each time. A virtual machine may take back memory that
+    was not touched for a second, and a single read of it is then up to ten times slower than the next one.
+    """
     if clock not in CLOCKS:
         raise ValueError(f"clock must be one of {', '.join(CLOCKS)}; got {clock!r}.")
     names, now = list(runs), CLOCKS[clock]
@@ -40,6 +46,8 @@ def in_turns(runs: dict[str, Callable[[], object]], rounds: int = 5, clock: str 
     for turn in range(rounds):
         for i in range(len(names)):
             name = names[(i + turn) % len(names)]
+            if name in warm:
+                runs[name]()
             start = now()
             runs[name]()
             seconds[name].append(now() - start)
