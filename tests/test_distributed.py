@@ -69,6 +69,38 @@ def test_whoever_leaves_a_team_interrupts_it(tmp_path):
     assert sorted(path.name for path in tmp_path.glob("*.stopped")) == ["0.stopped", "1.stopped"]
 
 
+MANY_ENDS = """
+import os, sys, torch
+from torch import distributed, nn
+from transformer_lib.distributed import Team
+folder, rank = sys.argv[1], int(sys.argv[2])
+def one(i):
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/{i}", rank=rank, world_size=2)
+    team = Team(rank, 2)
+    model = team.wrap(nn.Linear(64, 64))
+    model(torch.randn(4, 64)).sum().backward()
+    assert not team.any(False, "cpu")
+    distributed.destroy_process_group()  # and then, as at the end of `train`, the model goes
+for i in range(40):
+    one(i)
+print("done", flush=True)
+os._exit(0)
+"""
+
+
+def test_a_team_that_has_trained_ends(tmp_path):
+    """Without `KEPT`, one of these 40 ends is a deadlock, nearly always."""
+    script = tmp_path / "ends.py"
+    script.write_text(MANY_ENDS)
+    line = [sys.executable, str(script), str(tmp_path)]
+    with subprocess.Popen([*line, "1"]) as other:
+        try:
+            assert subprocess.run([*line, "0"], stdout=subprocess.PIPE, text=True, timeout=60).stdout == "done\n"
+            assert other.wait(timeout=10) == 0
+        finally:
+            other.kill()
+
+
 # --- Its logic, in one process ---
 
 

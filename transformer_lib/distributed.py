@@ -22,6 +22,8 @@ from typing import NoReturn
 import torch
 from torch import Tensor, distributed, nn
 
+KEPT: list[nn.Module] = []  # what `Team.wrap` has made
+
 
 @dataclass(frozen=True)
 class Team:
@@ -59,8 +61,15 @@ class Team:
         return torch.device("cuda", self.local_rank) if device.type == "cuda" and self.size > 1 else device
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """`model`, with gradients that are averaged over the team."""
-        return model if self.size == 1 else nn.parallel.DistributedDataParallel(model)
+        """`model`, with gradients that are averaged over the team.
+
+        The wrapper lives until the process ends. Whoever destroys it waits for the threads of "gloo" and holds Python's
+        lock meanwhile, for which one of those threads may be waiting: then both wait for ever.
+        """
+        if self.size == 1:
+            return model
+        KEPT.append(nn.parallel.DistributedDataParallel(model))
+        return KEPT[-1]
 
     def own_rows(self, batch):
         """This process's share of the rows: (B, …) -> (B / size, …)."""
@@ -121,8 +130,8 @@ def launched(arguments: list[str], processes: int) -> Iterator[subprocess.Popen]
 
 
 def leave(status: int) -> NoReturn:
-    """End this process of a team, without Python's own teardown: the threads of torch's "gloo" can lock that up for
-    good (pytorch issue 190489). All its files are written by then.
+    """End this process of a team, without Python's own teardown, which would destroy what `Team.wrap` keeps (see also
+    pytorch issue 190489). All its files are written by then.
     """
     sys.stdout.flush()
     sys.stderr.flush()

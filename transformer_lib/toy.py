@@ -141,7 +141,7 @@ def train_together(folder: Path, progress: bool) -> bool:
     try:
         with launched(["-m", "transformer_lib.toy"], size) as team:
             says = f"Training the toy in {size} processes of one thread; folder {folder}"
-            watch(folder, says, lambda _: team.poll() is None, progress)
+            watch(folder, says, lambda _: team.poll() is None and not is_trained(folder), progress)
     except KeyboardInterrupt:
         done = saved_history(folder).step
         raise KeyboardInterrupt(how_to_resume(done, TRAINING.steps, folder) if done else "") from None
@@ -156,7 +156,7 @@ def watch(folder: Path, says: str, goes_on: Callable[[Path], bool], progress: bo
         while goes_on(folder):
             if (history := saved_history(folder)).step:
                 show(history)
-            time.sleep(0.2)
+            time.sleep(0.5)
         if is_trained(folder):
             show(saved_history(folder))
 
