@@ -124,10 +124,11 @@ def load_toy(progress: bool = True) -> tuple[Transformer, Tokenizer]:
 
 
 def team_size() -> int:
-    """How many processes train the toy: on two cores, two take two thirds of the time of one.
+    """How many processes train the toy: two take two thirds to four fifths of the time of one on two quiet cores, and a
+    quarter more beside one busy process.
 
-    Two threads of one process gain nearly as much on a quiet machine, and lose all of it on a busy one, because they
-    wait for each other at every operation; processes do so once in a step.
+    Two threads of one process gain nearly as much on a quiet machine, and beside a busy process may take ten times as
+    long, because they wait for each other at every operation; processes do so a few times in a step.
     """
     possible = sys.platform in LOOPBACK and torch.distributed.is_available() and pick_device().type == "cpu"
     return min(PROCESSES, available_cores()) if possible else 1
