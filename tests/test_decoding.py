@@ -199,3 +199,13 @@ def test_rope_as_a_matrix_is_the_rotation():
     cos, sin = rotation(torch.tensor([7]), 8)
     x = torch.randn(1, 3, 1, 8, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(x @ rotation_matrix(cos[0], sin[0]), rotate(x, cos, sin))
+
+
+@torch.no_grad()
+def test_a_matrix_of_one_row_is_copied_too():
+    linear = torch.nn.Linear(5, 1, bias=False)
+    product = decoding.Product(1, linear)
+    assert product.weight.data_ptr() != linear.weight.data_ptr()
+    before = product(torch.ones(1, 5)).clone()
+    linear.weight.zero_()
+    assert torch.equal(product(torch.ones(1, 5)), before) and before.abs().sum() > 0

@@ -110,12 +110,20 @@ def test_ctrl_c_says_what_a_team_has_reached(tiny_recipe, monkeypatch, saved, sa
 
     if saved:
         toy.load_toy(progress=False)
+    monkeypatch.setattr(toy, "is_trained", lambda folder: False)  # its four steps stand for the first of many
     monkeypatch.setattr(toy, "team_size", lambda: 2)
     monkeypatch.setattr(toy, "launched", partial(a_team, "pass"))
     monkeypatch.setattr(toy, "watch", lambda *_: press(_))
     with pytest.raises(KeyboardInterrupt) as stop:
         toy.train_together(toy.toy_folder(), progress=False)
     assert str(stop.value).startswith(says) and bool(str(stop.value)) == saved
+
+
+def test_a_trained_toy_needs_no_team(tiny_recipe, monkeypatch):
+    toy.load_toy(progress=False)
+    monkeypatch.setattr(toy, "team_size", lambda: 2)
+    monkeypatch.setattr(toy, "launched", None)  # whoever starts a team fails
+    assert toy.train_together(toy.toy_folder(), progress=True)
 
 
 def test_one_core_or_a_gpu_is_one_process(monkeypatch):

@@ -137,8 +137,8 @@ def team_size() -> int:
 def train_together(folder: Path, progress: bool) -> bool:
     """Have a team of processes train the toy, or go on with it. False: it is not trained, for whatever reason."""
     size = team_size()
-    if size == 1:
-        return False
+    if size == 1 or is_trained(folder):
+        return is_trained(folder)
     try:
         with launched(["-m", "transformer_lib.toy"], size) as team:
             says = f"Training the toy in {size} processes of one thread; folder {folder}"
